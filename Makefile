@@ -1,0 +1,45 @@
+# Everything a developer types. `make setup` is implied by the others.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+PYTHON ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check lint test mutants bench-quick format clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with the package (editable) and the pinned tools
+
+$(STAMP): pyproject.toml constraints.txt .ci/venv
+	.ci/venv $(VENV) $(PYTHON)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint ## linters, types, layers and the fast tests: under a minute
+	$(BIN)/python -m pytest -q -n auto -m "not slow" tests/unit
+
+test: lint ## linters, then every test, the slow ones too
+	$(BIN)/python -m pytest -q -n 2 tests
+
+mutants: $(STAMP) ## break the code on purpose: the tests must notice
+	$(BIN)/python tests/mutants/run.py
+
+bench-quick: $(STAMP) ## rollouts per second against the floor, in a minute
+	$(BIN)/python bench/quick.py
+
+format: $(STAMP) ## let ruff format and fix what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what was made here: the venv, caches, builds (never runs/)
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

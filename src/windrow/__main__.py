@@ -1,0 +1,3 @@
+from windrow.cli.main import main
+
+raise SystemExit(main())

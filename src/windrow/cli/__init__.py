@@ -1,0 +1,1 @@
+"""The command: one module a subcommand, each a thin layer over the library."""

@@ -1,0 +1,225 @@
+"""Run tasks against a policy and write every attempt down, graded. The same command again continues the run.
+
+windrow collect tasks.jsonl --model M --base-url http://localhost:8000/v1 -k 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from typing import Any
+
+import msgspec
+
+from windrow.cli.progress import Display
+from windrow.collection import Collection, Summary, open_collection
+from windrow.collector import run_collection
+from windrow.config import OPTIONS, load_config
+from windrow.engine.run import Control
+from windrow.prepare import Prepared, prepare
+from windrow.tasks.scan import list_problems
+
+HELP = "run tasks, record and grade every attempt"
+
+SIGNAL_EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("tasks", nargs="?", help="a .jsonl or .json file of tasks; - for standard input")
+    group = parser.add_argument_group("tasks")
+    group.add_argument("--source", help="the data set's name (default: the file's stem)")
+    group.add_argument("--split", help="a label, part of the identity: train, test, …")
+    group.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
+    group.add_argument("--shuffle", type=int, metavar="SEED", help="order the tasks by a seeded shuffle")
+    group.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")
+    group = parser.add_argument_group("policy")
+    group.add_argument("--model", help="the model's name at the endpoint, or scripted:FILE")
+    group.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible endpoint, …/v1")
+    group.add_argument(
+        "--api-key-env", metavar="NAME", help="the variable that holds the key (OPENAI_API_KEY)"
+    )
+    group.add_argument("--temperature", type=float)
+    group.add_argument("--top-p", type=float)
+    group.add_argument("--max-tokens", type=int, metavar="N", help="per model call")
+    group.add_argument("--seeds", choices=("none", "id", "sample"), help="the seed that is sent (none)")
+    group.add_argument("--call-retries", type=int, metavar="N", help="of one model call (5)")
+    group = parser.add_argument_group("episode")
+    group.add_argument("--env", help="problem, or module:Class")
+    group.add_argument("--agent", help="chat, or module:Class")
+    group.add_argument(
+        "--scorer",
+        dest="scorers",
+        action="append",
+        metavar="NAME[=WEIGHT]",
+        help="repeats; or module:function",
+    )
+    group.add_argument("--max-turns", type=int, metavar="N")
+    group.add_argument("--max-episode-tokens", type=int, metavar="N")
+    group.add_argument("--max-tool-calls", type=int, metavar="N")
+    group.add_argument("--call-timeout", type=float, metavar="S")
+    group.add_argument("--tool-timeout", type=float, metavar="S")
+    group.add_argument("--score-timeout", type=float, metavar="S")
+    group.add_argument("--episode-timeout", type=float, metavar="S")
+    group = parser.add_argument_group("run")
+    group.add_argument("-k", "--samples", type=int, metavar="K", help="rollouts a task (1)")
+    group.add_argument("--pass", dest="pass_", type=int, metavar="N", help="an epoch or iteration number (0)")
+    group.add_argument("--concurrency", type=int, metavar="N", help="episodes at a time (64)")
+    group.add_argument("--retries", type=int, metavar="N", help="new attempts of a failed rollout (1)")
+    group.add_argument("--out", metavar="DIR", help="the run directory (runs/<source>-<model>-<fingerprint>)")
+    group.add_argument("--overwrite", action="store_true", help="move the old run aside and begin anew")
+    group.add_argument("--redo", metavar="WHERE", help="run these again, such as status=failed,reward<0.5")
+    group.add_argument("--regrade", action="store_true", help="grade what is there with changed scorers")
+    group.add_argument(
+        "--no-lock", dest="lock", action="store_false", default=None, help="do not lock the run"
+    )
+    group.add_argument(
+        "--config", action="append", default=[], metavar="FILE", help="YAML; repeats, later wins"
+    )
+    group.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="such as limits.max_turns=5"
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="print the plan and the first prompt; send nothing"
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
+    group.add_argument("--json", action="store_true", help="one JSON object a rollout on standard output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    options = {name: getattr(arguments, name, None) for name in OPTIONS}
+    prepared = prepare(load_config(arguments.config, options, arguments.set))
+    say = (lambda text: None) if arguments.quiet else _say
+    for note in prepared.notes:
+        say(note)
+    if prepared.source.invalid:
+        _say(f"left out {list_problems(prepared.source.invalid)}")
+    if arguments.dry_run:
+        return _dry_run(prepared)
+    collection = open_collection(
+        prepared,
+        overwrite=arguments.overwrite,
+        redo=arguments.redo,
+        regrade=arguments.regrade,
+        on_warning=lambda text: _say(f"warning: {text}"),
+    )
+    say(_opening(collection))
+    display = Display(collection, quiet=arguments.quiet, json=arguments.json)
+    try:
+        summary, received = _run_loop(_collect(collection, display))
+    finally:
+        display.close()
+    say(_closing(collection, summary, received))
+    if received is not None:
+        return SIGNAL_EXIT[received]
+    return 0 if summary.complete else 1
+
+
+async def _collect(collection: Collection, display: Display) -> tuple[Summary, signal.Signals | None]:
+    """Run; the first signal drains, a second SIGINT cancels."""
+    control = Control()
+    received: list[signal.Signals] = []
+
+    def on_signal(number: signal.Signals) -> None:
+        if received and number == signal.SIGINT:
+            display.say("cancelling what is running; it is recorded as cancelled and run again next time")
+            control.cancel()
+        elif not received:
+            running = collection.progress.in_flight
+            display.say(
+                f"stopping: {running} running rollouts are finished first (Ctrl-C again cancels them)"
+            )
+            control.stop()
+        received.append(number)
+
+    loop = asyncio.get_running_loop()
+    for number in SIGNAL_EXIT:
+        loop.add_signal_handler(number, on_signal, number)
+    summary = await run_collection(
+        collection, control=control, on_commit=display.on_commit, on_progress=display.on_progress
+    )
+    return summary, received[0] if received else None
+
+
+def _run_loop(main: Any) -> Any:
+    """uvloop where it is installed: half the cost of a call."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def _dry_run(prepared: Prepared) -> int:
+    """The plan's size, the first prompt and the first ids; nothing is written or sent."""
+    collection = open_collection(prepared, stored=False)
+    slot = collection.plan.slot(0)
+    cast = prepared.world.cast(slot.task)
+    from windrow.envs import EnvContext
+
+    env = cast.env(cast.env_settings, EnvContext(id=slot.id, attempt=1, seed=slot.seed))
+    print(
+        f"{len(collection.plan.tasks):,} tasks × {prepared.run.samples} = {len(collection.plan):,} rollouts"
+    )
+    print(f"run directory: {prepared.run.out or prepared.default_out()}")
+    print(f"behaviour: {prepared.behaviour.hash}")
+    print(f"env {cast.env_name}, agent {cast.agent_name}, model {prepared.world.policy.model}")
+    print(f"scorers: {', '.join(scorer.name for scorer in cast.scorers) or 'none'}")
+    print(f"first task: {slot.task.key} (digest {slot.task.digest})")
+    print(
+        f"first rollouts: {', '.join(collection.plan.slot(n).id for n in range(min(4, len(collection.plan))))}"
+    )
+    if cast.env.__module__.startswith("windrow."):
+        observation = asyncio.run(env.reset(slot.task))
+        print("first prompt:")
+        for message in observation.messages:
+            role, content = (
+                (message["role"], message.get("content"))
+                if isinstance(message, dict)
+                else (message.role, message.text)
+            )
+            print(f"  [{role}] {content}")
+    else:
+        print(f"first prompt: made by {cast.env_name} when it runs")
+    return 0
+
+
+def _opening(collection: Collection) -> str:
+    ledger = collection.ledger
+    parts = [f"{ledger.size:,} planned", f"{ledger.done_count:,} done"]
+    if ledger.retry_count:
+        parts.append(f"{ledger.retry_count:,} to retry")
+    if ledger.final_failure_count:
+        parts.append(f"{ledger.final_failure_count:,} failed for good (--redo status=failed runs them again)")
+    if collection.to_grade:
+        parts.append(f"{len(collection.to_grade):,} to grade")
+    parts.append(f"{ledger.pending_count:,} to run" if ledger.pending_count else "nothing to run")
+    return f"{collection.path}: {', '.join(parts)}"
+
+
+def _closing(collection: Collection, summary: Summary, received: signal.Signals | None) -> str:
+    lines = [f"{summary.done:,} of {summary.planned:,} done, {summary.attempts:,} attempts in this call"]
+    if collection.progress.rewards:
+        mean = collection.progress.reward_sum / collection.progress.rewards
+        lines[0] += f", mean reward {mean:.3f} over {collection.progress.rewards:,}"
+    if summary.failed:
+        lines.append(f"{summary.failed:,} failed for good: --redo status=failed runs them again")
+    if summary.pending:
+        why = "stopped" if received else "failed"
+        lines.append(f"{summary.pending:,} not done ({why}): the same command continues")
+    if summary.ungraded:
+        lines.append(
+            f"{summary.ungraded:,} not graded: the same command grades them, or --redo grade=failed runs them again"
+        )
+    lines.append(f"windrow stats {collection.path}")
+    return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def as_json(value: msgspec.Struct) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,44 @@
+"""List the runs below a directory."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import msgspec
+
+from windrow.errors import UsageError, WindrowError
+from windrow.store.directory import MANIFEST, Manifest, read_manifest
+
+HELP = "list runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", nargs="?", default="runs", help="where the runs are (runs)")
+    parser.add_argument("--json", action="store_true")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    root = Path(arguments.directory)
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a directory; runs are written to runs/ unless --out says otherwise")
+    for path in sorted(manifest.parent for manifest in root.rglob(MANIFEST)):
+        try:
+            manifest = read_manifest(path)
+        except WindrowError as problem:
+            print(f"{path}: {problem}")
+            continue
+        if arguments.json:
+            print(msgspec.json.encode({"path": str(path), **msgspec.to_builtins(manifest)}).decode())
+        else:
+            print(_line(path, manifest))
+    return 0
+
+
+def _line(path: Path, manifest: Manifest) -> str:
+    counts = manifest.counts
+    policy = manifest.behaviour.of.get("policy") or {}
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.created_at))
+    done = f"{counts['done']:,}/{counts['planned']:,} done" if counts else "not finished"
+    return f"{path}  {made}  {policy.get('model', '?')}  {done}"

@@ -1,0 +1,94 @@
+"""`windrow`: arguments in, exit code out.
+
+0: all planned is done. 1: not all, or the endpoint or the store failed. 2: usage, or refused. 130: SIGINT.
+143: SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from windrow.errors import UsageError, WindrowError
+from windrow.version import __version__
+
+COMMANDS = ("collect", "show", "stats", "ls", "tasks", "schema")
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses abbreviations, and answers a misspelt flag with the nearest right one."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        return _run(arguments)
+    except WindrowError as problem:
+        if debug:
+            raise
+        print(f"windrow: {problem}", file=sys.stderr)
+        return 2 if isinstance(problem, UsageError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone (`windrow show … | head`): nothing more to say
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="windrow", description="Collect rollouts: run tasks against a policy, record, grade."
+    )
+    parser.add_argument("--version", action="version", version=f"windrow {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    # Only the wanted command's module is imported, so that `windrow ls` does not pay for an HTTP client.
+    subparsers: dict[str, Parser] = {}
+    for name in COMMANDS:
+        if wanted in COMMANDS and wanted != name:
+            continue
+        module = import_module(f"windrow.cli.{name}")
+        subparsers[name] = commands.add_parser(name, help=module.HELP, description=module.__doc__)
+        subparsers[name].add_argument("--debug", action="store_true", help="show tracebacks")
+        module.add_arguments(subparsers[name])
+    known, unknown = parser.parse_known_args(arguments)
+    if known.command is None:
+        _check_command(wanted)
+        parser.print_help()
+        return 0
+    if unknown:
+        raise UsageError(_unknown_flag(unknown[0], subparsers[known.command]))
+    return int(import_module(f"windrow.cli.{known.command}").run(known))
+
+
+def _check_command(wanted: str | None) -> None:
+    from windrow.config import nearest
+
+    if wanted is not None:
+        raise UsageError(
+            f"unknown command {wanted!r}{nearest(wanted, COMMANDS)} (commands: {', '.join(COMMANDS)})"
+        )
+
+
+def _unknown_flag(argument: str, parser: Parser) -> str:
+    from windrow.config import nearest
+
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r} (see {parser.prog} --help)"
+    name = argument.partition("=")[0]
+    return f"unknown flag {name}{nearest(name, parser.flags())} (see {parser.prog} --help)"

@@ -1,0 +1,22 @@
+"""Print the JSON Schema of a rollout: a line of rollouts.jsonl."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from windrow.records import Rollout
+
+HELP = "print the JSON Schema of a rollout"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    return None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    schema = msgspec.json.schema(Rollout)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())
+    return 0

@@ -1,0 +1,89 @@
+"""Show a run's rollouts, a line each, or one of them as a readable transcript."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+import msgspec
+
+from windrow.cli.text import score_text, shorten
+from windrow.errors import UsageError
+from windrow.records import Rollout, encode
+from windrow.store.read import load
+from windrow.store.where import parse_where
+
+HELP = "show rollouts, or one transcript"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="a run directory")
+    parser.add_argument("id", nargs="?", help="a rollout id, or its first characters")
+    parser.add_argument("--where", metavar="WHERE", help="such as status=failed,reward<0.5")
+    parser.add_argument("--attempts", choices=("final", "all"), default="final")
+    parser.add_argument("--json", action="store_true", help="the records themselves, one JSON object a line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    rollouts = _selected(arguments)
+    if arguments.json:
+        for rollout in rollouts:
+            sys.stdout.buffer.write(encode(rollout) + b"\n")
+        return 0
+    if arguments.id is None:
+        for rollout in rollouts:
+            print(_line(rollout))
+        return 0
+    for number, rollout in enumerate(rollouts):
+        print("\n" * bool(number) + transcript(rollout))
+    return 0
+
+
+def _selected(arguments: argparse.Namespace) -> Iterator[Rollout]:
+    where = parse_where(arguments.where) if arguments.where else None
+    found = 0
+    for rollout in load(arguments.run, attempts=arguments.attempts):
+        if arguments.id is not None and not rollout.id.startswith(arguments.id):
+            continue
+        if where is not None and not where(msgspec.to_builtins(rollout)):
+            continue
+        found += 1
+        yield rollout
+    if not found and arguments.id is not None:
+        raise UsageError(f"no rollout of {arguments.run} begins with {arguments.id!r}")
+
+
+def _line(rollout: Rollout) -> str:
+    reward = "     –" if rollout.reward is None else f"{rollout.reward:6.3f}"
+    said = rollout.error.message if rollout.error else rollout.reply
+    return (
+        f"{rollout.id}  {rollout.sample:>3}.{rollout.attempt}  {rollout.status:<9} {reward}  "
+        f"{shorten(rollout.task.key, 16):<16}  {shorten(said, 50)}"
+    )
+
+
+def transcript(rollout: Rollout) -> str:
+    reward = "not graded" if rollout.reward is None else f"reward {rollout.reward:g}"
+    lines = [
+        f"rollout {rollout.id}  attempt {rollout.attempt}  sample {rollout.sample}",
+        f"task    {rollout.task.key}  ({rollout.task.source}{'/' + rollout.task.split if rollout.task.split else ''})",
+        f"policy  {rollout.policy.model}  {rollout.policy.sampling or ''}".rstrip(),
+        f"ended   {rollout.status} ({rollout.stop}), {reward}, {rollout.timing.total:.2f} s, "
+        f"{rollout.usage.prompt_tokens} + {rollout.usage.completion_tokens} tokens",
+    ]
+    if rollout.error:
+        lines.append(
+            f"error   {rollout.error.owner}/{rollout.error.kind} in {rollout.error.phase}: {rollout.error.message}"
+        )
+    for number, message in enumerate(rollout.messages):
+        lines += ["", f"── {number} {message.role} ({message.origin})"]
+        if message.reasoning:
+            lines.append(f"(reasoning) {message.reasoning}")
+        if message.content:
+            lines.append(message.text)
+        lines += [f"→ {call.name}({call.arguments})  [{call.id}]" for call in message.tool_calls or ()]
+    if rollout.scores:
+        lines += ["", "── scores"]
+        lines += [f"{name:<24} {score_text(score)}" for name, score in rollout.scores.items()]
+    return "\n".join(lines)

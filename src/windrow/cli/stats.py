@@ -1,0 +1,64 @@
+"""Coverage, mean reward with a 95 % interval clustered by task, pass@k, tokens and time of a run."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from windrow.cli.text import counts_text, mean_text
+from windrow.stats.summary import PASS_REWARD, Stats, summarise
+
+HELP = "numbers of a run, with their denominators"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="a run directory")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--pass-reward",
+        type=float,
+        default=PASS_REWARD,
+        metavar="R",
+        help="a rollout passes from this reward on (1)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    stats = summarise(arguments.run, pass_reward=arguments.pass_reward)
+    print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
+    return 0
+
+
+def text(stats: Stats) -> str:
+    done = stats.status.get("completed", 0) + stats.status.get("truncated", 0)
+    planned = f" of {stats.planned:,} planned" if stats.planned is not None else ""
+    rows = [
+        ("run", stats.run),
+        ("rollouts", f"{done:,} done{planned}, {stats.tasks:,} tasks, {stats.attempts:,} attempts"),
+        ("status", counts_text(stats.status) or "none"),
+        ("stop", counts_text(stats.stop) or "none"),
+    ]
+    if stats.errors:
+        rows.append(("errors", counts_text(stats.errors)))
+    rows.append(("grade", counts_text(stats.grade) or "none"))
+    rows.append(("reward", mean_text(stats.reward) if stats.reward else "no rollout is graded"))
+    rows += [(f"  {name}", mean_text(mean)) for name, mean in stats.scores.items()]
+    if stats.pass_at:
+        passes = "  ".join(f"pass@{k} {value:.3f}" for k, value in stats.pass_at.items())
+        rows.append(("pass", f"{passes}  (reward ≥ {stats.pass_reward:g}, {stats.pass_tasks:,} tasks)"))
+    rows.append(
+        ("tokens", f"{stats.usage.prompt_tokens:,} prompt, {stats.usage.completion_tokens:,} completion")
+    )
+    if stats.seconds_per_rollout is not None:
+        rows.append(
+            (
+                "time",
+                f"{stats.wall_seconds:,.1f} s in all, {stats.seconds_per_rollout:.3f} s a rollout, "
+                f"{stats.policy_seconds_per_rollout or 0:.3f} s of it the policy's",
+            )
+        )
+    if stats.bad_lines:
+        rows.append(("bad lines", f"{stats.bad_lines:,} left out"))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -1,0 +1,25 @@
+"""Small pieces of text that several commands print."""
+
+from __future__ import annotations
+
+from windrow.records import RecordedScore
+from windrow.stats.estimate import Mean
+
+
+def shorten(text: str, width: int) -> str:
+    """On one line, cut to `width`."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def score_text(score: RecordedScore) -> str:
+    return f"{score.value:g} × {score.weight:g}"
+
+
+def mean_text(mean: Mean) -> str:
+    interval = f" [{mean.low:.3f}, {mean.high:.3f}]" if mean.low is not None and mean.high is not None else ""
+    return f"{mean.value:.3f}{interval}  (n = {mean.n:,}, {mean.clusters:,} tasks)"
+
+
+def counts_text(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))

@@ -1,0 +1,191 @@
+"""`windrow.collect` and `windrow.run_examples`: a collection as an async iterator.
+
+async for rollout in windrow.collect("tasks.jsonl", model="m", base_url="http://…/v1", samples=4):
+    ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from windrow.agents import Agent
+from windrow.collection import Collection, Summary, open_collection
+from windrow.config import load_config
+from windrow.engine.run import Control, Progress
+from windrow.envs import Env
+from windrow.policies import Policy
+from windrow.prepare import Parts, prepare
+from windrow.records import Json, Rollout, RolloutGroup
+
+__all__ = ["collect", "run_examples"]
+
+Row = Mapping[str, Json]
+OnCommit = Callable[[Rollout], Awaitable[None] | None]
+OnProgress = Callable[[Progress], None]
+
+
+@overload
+def collect(
+    tasks: str | Path | Iterable[Row] | None = None, *, groups: Literal[False] = False, **options: Any
+) -> AsyncIterator[Rollout]: ...
+@overload
+def collect(
+    tasks: str | Path | Iterable[Row] | None = None, *, groups: Literal[True], **options: Any
+) -> AsyncIterator[RolloutGroup]: ...
+async def collect(
+    tasks: str | Path | Iterable[Row] | None = None,
+    *,
+    config: str | Path | Sequence[str | Path] = (),
+    sets: Iterable[str] = (),
+    policy: Policy | None = None,
+    env: str | type[Env] | None = None,
+    agent: str | type[Agent] | None = None,
+    scorers: Sequence[str | Callable[..., Any]] | None = None,
+    groups: bool = False,
+    overwrite: bool = False,
+    redo: str | None = None,
+    regrade: bool = False,
+    on_commit: OnCommit | None = None,
+    on_progress: OnProgress | None = None,
+    on_warning: Callable[[str], None] | None = None,
+    **options: Any,
+) -> AsyncIterator[Any]:
+    """Collect what is missing of a run, and yield each rollout of this call once it is on disk and graded.
+
+    `tasks` is a file or the rows themselves; `options` are the command's flags with underscores (`base_url`,
+    `temperature`, `concurrency`, `out`, …). With `groups=True`, whole graded groups come out instead. Leaving the
+    loop early cancels what runs; what was committed stays, and the same call continues.
+    """
+    parts, named = _parts(tasks, policy, env, agent, scorers)
+    files = [config] if isinstance(config, str | Path) else list(config)
+    loaded = load_config(files, {**options, **named}, sets)
+    collection = open_collection(
+        prepare(loaded, parts), overwrite=overwrite, redo=redo, regrade=regrade, on_warning=on_warning
+    )
+    async for item in _stream(collection, groups=groups, on_commit=on_commit, on_progress=on_progress):
+        yield item
+
+
+async def run_examples(
+    rows: Sequence[Row],
+    *,
+    env: str | type[Env],
+    policy: Policy,
+    agent: str | type[Agent] | None = None,
+    semaphore: asyncio.Semaphore | None = None,
+    store: str | Path | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[Row, Rollout]]:
+    """Run rows once each and yield (row, rollout) as they are done, on the same engine as `collect`.
+
+    Nothing is written unless `store` names a run directory. `semaphore` bounds the episodes together with whatever
+    else holds it.
+    """
+    parts, named = _parts(rows, policy, env, agent, None)
+    if store is not None:
+        named["out"] = str(store)
+    loaded = load_config((), {**options, **named})
+    collection = open_collection(prepare(loaded, parts), stored=store is not None, gate=semaphore)
+    async for rollout in _stream(collection):
+        yield rows[rollout.task.index], rollout
+
+
+async def run_collection(
+    collection: Collection,
+    *,
+    control: Control | None = None,
+    on_commit: OnCommit | None = None,
+    on_progress: OnProgress | None = None,
+) -> Summary:
+    """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported."""
+
+    async def committed(rollout: Rollout) -> None:
+        if on_commit is not None:
+            await _guarded(collection, "on_commit", on_commit, rollout)
+        if on_progress is not None:
+            await _guarded(collection, "on_progress", on_progress, collection.progress)
+
+    try:
+        return await collection.run(control or Control(), committed)
+    finally:
+        collection.close()
+
+
+async def _stream(
+    collection: Collection,
+    *,
+    groups: bool = False,
+    on_commit: OnCommit | None = None,
+    on_progress: OnProgress | None = None,
+) -> AsyncIterator[Any]:
+    """What the collection commits, as it comes. The consumer's pace holds the engine back."""
+    control = Control()
+    queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=max(16, collection.prepared.run.concurrency))
+    end = object()
+
+    async def produce() -> None:
+        async def committed(rollout: Rollout) -> None:
+            if on_commit is not None:
+                await _guarded(collection, "on_commit", on_commit, rollout)
+            if not groups:
+                await queue.put(rollout)
+            elif (group := collection.whole_group(rollout)) is not None:
+                await queue.put(group)
+
+        try:
+            await run_collection(collection, control=control, on_commit=committed, on_progress=on_progress)
+        finally:
+            await queue.put(end)
+
+    producer = asyncio.ensure_future(produce())
+    try:
+        while (item := await queue.get()) is not end:
+            yield item
+        await producer
+    finally:
+        if not producer.done():
+            control.cancel()
+            while not producer.done():
+                while not queue.empty():
+                    queue.get_nowait()
+                await asyncio.wait({producer}, timeout=0.05)
+
+
+async def _guarded(collection: Collection, name: str, callback: Callable[[Any], Any], argument: Any) -> None:
+    try:
+        result = callback(argument)
+        if inspect.isawaitable(result):
+            await result
+    except Exception as problem:
+        collection.warn(f"{name} raised {type(problem).__name__}: {problem}; the run goes on")
+
+
+def _parts(
+    tasks: str | Path | Iterable[Row] | None,
+    policy: Policy | None,
+    env: str | type[Env] | None,
+    agent: str | type[Agent] | None,
+    scorers: Sequence[str | Callable[..., Any]] | None,
+) -> tuple[Parts, dict[str, Any]]:
+    """What was given as objects, and what was given by name."""
+    named: dict[str, Any] = {}
+    if scorers is not None:
+        named["scorers"] = [scorer for scorer in scorers if isinstance(scorer, str)]
+    if isinstance(tasks, str | Path):
+        named["tasks"] = str(tasks)
+    if isinstance(env, str):
+        named["env"] = env
+    if isinstance(agent, str):
+        named["agent"] = agent
+    parts = Parts(
+        rows=None if tasks is None or isinstance(tasks, str | Path) else tasks,
+        policy=policy,
+        env=env if isinstance(env, type) else None,
+        agent=agent if isinstance(agent, type) else None,
+        scorers=tuple(scorer for scorer in scorers or () if not isinstance(scorer, str)),
+    )
+    return parts, named

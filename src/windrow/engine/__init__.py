@@ -1,0 +1,1 @@
+"""Runs the plan: one atom, `run_episode`, and one scheduler over it."""

@@ -1,0 +1,162 @@
+"""`run_episode`: one attempt from its task to its score, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from windrow.engine.freeze import Freezer, number
+from windrow.engine.recorder import Recorder
+from windrow.engine.session import EpisodeSession
+from windrow.engine.world import Cast, Verdict, World
+from windrow.envs import Env, EnvContext
+from windrow.errors import EnvError, ScorerError, error_record
+from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
+from windrow.tasks.plan import Slot
+
+T = TypeVar("T")
+
+
+async def attempt(slot: Slot, world: World) -> Rollout:
+    """The rollout of one attempt. Cancellation ends it too, and is then raised with the record in `Interrupted`."""
+    cast = world.cast(slot.task)
+    recorder = Recorder(
+        slot,
+        env=cast.env_name,
+        agent=cast.agent_name,
+        policy=PolicyRecord(
+            model=world.policy.model, sampling=world.sampling(slot.task), fingerprint=world.behaviour
+        ),
+        grading=world.grading,
+    )
+    try:
+        await run_episode(slot, world, cast, recorder)
+    except asyncio.CancelledError:
+        recorder.end("cancelled", "cancelled", reason="interrupted")
+        raise Interrupted(recorder.rollout()) from None
+    return recorder.rollout()
+
+
+class Interrupted(asyncio.CancelledError):
+    """An attempt was cancelled; what it had recorded is kept."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        super().__init__()
+        self.rollout = rollout
+
+
+async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
+    """Play one episode to its end, whatever that end is; the recorder holds the outcome."""
+    try:
+        async with _env(slot, world, cast, recorder) as env:
+            await _play(slot, world, cast, recorder, env)
+            if recorder.status in ("completed", "truncated"):
+                await _score(world, cast, recorder, env)
+    except Exception as problem:
+        # Whatever an environment or agent raises is a failed attempt, never a failed run.
+        recorder.fail(error_record(problem, owner="env", phase=recorder.phase))
+
+
+async def _play(slot: Slot, world: World, cast: Cast, recorder: Recorder, env: Env) -> None:
+    """Reset, then let the agent drive until the episode has ended or its time is up."""
+    limit = world.limits.episode_timeout_s
+    session = EpisodeSession(slot, env, world, recorder)
+    clock = asyncio.timeout(limit)
+    try:
+        async with clock:
+            await session.reset()
+            await cast.agent.run(session)
+    except TimeoutError:
+        if not clock.expired():
+            raise  # the environment's own, not the episode's
+        if recorder.phase == "setup":
+            raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None
+        recorder.end("truncated", "timeout")
+    if not recorder.ended:
+        raise RuntimeError(f"agent {cast.agent_name!r} returned before the episode had ended")
+
+
+async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None:
+    """The environment's own score, then the scorers that run before the commit."""
+    before_commit = [scorer for scorer in cast.scorers if not scorer.after_commit]
+    own_score = type(env).score is not Env.score
+    if own_score or before_commit:
+        episode = recorder.episode()
+        limit = world.limits.score_timeout_s
+        owner: Owner = "env"
+        with recorder.timed("score"):
+            try:
+                if own_score:
+                    recorder.judged(_own_verdict(await within(limit, env.score(episode), "Env.score")))
+                owner = "scorer"
+                for scorer in before_commit:
+                    recorder.judged(await within(limit, scorer.judge(episode), scorer.name))
+            except Exception as problem:
+                recorder.scoring_failed(error_record(problem, owner=owner, phase="score"))
+                return
+    if len(before_commit) < len(cast.scorers):
+        recorder.grade = "pending"
+    elif recorder.scores or recorder.has_step_rewards():
+        recorder.grade = "graded"
+
+
+async def within(limit_s: float, work: Awaitable[T], scorer: str) -> T:
+    """The result of a scorer's work, or ScorerError when it takes too long."""
+    clock = asyncio.timeout(limit_s)
+    try:
+        async with clock:
+            return await work
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        raise ScorerError(f"scorer {scorer!r} did not finish within {limit_s:g} s", kind="timeout") from None
+
+
+def _own_verdict(score: Score | None) -> Verdict:
+    if score is None:
+        return Verdict({}, {})
+    if not isinstance(score, Score):
+        raise TypeError(f"Env.score returned {type(score).__name__}; expected a Score or None")
+    return verdict_of(score, name="score", weight=1.0, scorer=None)
+
+
+def verdict_of(score: Score, *, name: str, weight: float, scorer: str | None) -> Verdict:
+    """A user's Score as it is recorded: raw finite numbers by name."""
+    freezer = Freezer()
+    values = score.value if isinstance(score.value, dict) else {name: (score.value, weight)}
+    evidence = freezer.value(score.evidence, f"{name}: evidence")
+    scores = {
+        key: RecordedScore(
+            value=number(value, f"score {key!r}"),
+            weight=number(share, f"the weight of score {key!r}"),
+            evidence=evidence,
+            scorer=scorer,
+        )
+        for key, (value, share) in values.items()
+    }
+    return Verdict(scores, freezer.numbers(score.metrics, f"{name}: metrics") or {})
+
+
+@asynccontextmanager
+async def _env(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> AsyncIterator[Env]:
+    """The environment of one attempt; `close` runs once, whatever happened, within its time."""
+    ctx = EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed)
+    env = cast.env(cast.env_settings, ctx)
+    try:
+        yield env
+    finally:
+        if type(env).close is not Env.close and not await _closed(env, world.limits.close_timeout_s):
+            recorder.metrics["close_failed"] = 1.0
+
+
+async def _closed(env: Env, limit_s: float) -> bool:
+    """Whether `close` finished in time. One that ignores its cancellation is left behind, not waited for."""
+    closing = asyncio.ensure_future(env.close())
+    try:
+        await asyncio.wait({closing}, timeout=limit_s)
+    finally:
+        closing.cancel()
+    await asyncio.wait({closing}, timeout=1.0)
+    return closing.done() and not closing.cancelled() and closing.exception() is None

@@ -1,0 +1,121 @@
+"""Freezing: what is recorded is a copy that nobody can change later, and it is JSON.
+
+Non-finite numbers are refused, since JSON has none; half a surrogate pair, which is not Unicode, is replaced by
+U+FFFD and counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from windrow.records import Call, Json, Message, Origin
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Freezer:
+    """`repaired` counts the strings in which half a surrogate pair was replaced."""
+
+    def __init__(self) -> None:
+        self.repaired = 0
+
+    def text(self, text: str) -> str:
+        if text.isascii():
+            return text
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.repaired += 1
+            return _LONE_SURROGATE.sub("\ufffd", text)
+        return text
+
+    def value(self, value: Any, what: str) -> Json:
+        """A deep copy of a JSON value; ValueError says where something else was found."""
+        if value is None or isinstance(value, bool | int):
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, float):
+            return finite(value, what)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.value(item, f"{what}.{key}") for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item, f"{what}[{number}]") for number, item in enumerate(value)]
+        if isinstance(value, msgspec.Struct):
+            return self.value(msgspec.to_builtins(value), what)
+        if hasattr(value, "item") and callable(value.item):  # a numpy or torch scalar
+            return self.value(value.item(), what)
+        raise ValueError(f"{what} holds a {type(value).__name__}, which is not JSON")
+
+    def numbers(self, values: Mapping[str, Any] | None, what: str) -> dict[str, float] | None:
+        if values is None:
+            return None
+        return {self.text(str(name)): number(value, f"{what}[{name!r}]") for name, value in values.items()}
+
+    def message(
+        self, message: Message | Mapping[str, Any], origin: Origin, turn: int | None = None
+    ) -> Message:
+        """A message of ours or in the usual dict form, copied; ValueError says what is wrong with it."""
+        role: Any
+        if isinstance(message, Message):
+            role, content, calls = message.role, message.content, message.tool_calls
+            name, call_id, reasoning = message.name, message.tool_call_id, message.reasoning
+        else:
+            unknown = set(message) - _MESSAGE_FIELDS
+            if unknown:
+                raise ValueError(f"a message has an unknown field {min(unknown)!r}")
+            role, content = message.get("role"), message.get("content")
+            calls = tuple(_call(call) for call in message.get("tool_calls") or ()) or None
+            name, call_id, reasoning = (message.get(f) for f in ("name", "tool_call_id", "reasoning"))
+        if role not in _ROLES:
+            raise ValueError(f"a message has the role {role!r}; expected one of {', '.join(sorted(_ROLES))}")
+        if isinstance(content, str):
+            content = self.text(content)
+        elif content is not None:
+            content = self.value(content, "message content")
+            if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+                raise ValueError("a message's content must be a string or a list of parts")
+        return Message(
+            role=role,
+            content=content,
+            origin=origin,
+            tool_calls=calls,
+            tool_call_id=call_id,
+            name=name,
+            reasoning=self.text(reasoning) if reasoning is not None else None,
+            turn=turn,
+        )
+
+
+_MESSAGE_FIELDS = {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning"}
+_ROLES = {"system", "developer", "user", "assistant", "tool"}
+
+
+def finite(value: float, what: str) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{what} is {value}, which is not a finite number")
+    return value
+
+
+def number(value: Any, what: str) -> float:
+    """A finite number, booleans and scalars of array libraries included."""
+    if isinstance(value, bool):
+        return float(value)
+    if hasattr(value, "item") and callable(value.item):
+        value = value.item()
+    if not isinstance(value, int | float):
+        raise ValueError(f"{what} is {value!r}, which is not a number")
+    return finite(float(value), what)
+
+
+def _call(call: Any) -> Call:
+    try:
+        function = call["function"]
+        return Call(id=str(call["id"]), name=str(function["name"]), arguments=str(function["arguments"]))
+    except (TypeError, KeyError) as problem:
+        raise ValueError(f"a tool call in a message lacks {problem}") from None

@@ -1,0 +1,243 @@
+"""The recorder: writes one attempt down as it happens, on every path, and holds its outcome.
+
+What an environment, an agent or a policy does reaches the record only through here, frozen: mutating a message or a
+state later changes nothing. The first end counts; what is reported after it does not change the outcome.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from windrow.engine.freeze import Freezer, number
+from windrow.engine.world import Verdict
+from windrow.envs import Episode, Step
+from windrow.policies import Completion
+from windrow.records import (
+    ErrorRecord,
+    Grade,
+    Json,
+    Message,
+    Origin,
+    PolicyRecord,
+    Reason,
+    RecordedScore,
+    Rollout,
+    Status,
+    Stop,
+    Timing,
+    ToolCall,
+    Turn,
+    Usage,
+    reward_of,
+)
+from windrow.tasks.plan import Slot
+
+
+class Recorder:
+    def __init__(
+        self, slot: Slot, *, env: str, agent: str, policy: PolicyRecord, grading: str | None = None
+    ) -> None:
+        self.slot = slot
+        self.env = env
+        self.agent = agent
+        self.policy = policy
+        self.grading = grading
+        self.messages: list[Message] = []
+        self.tools: tuple[dict[str, Json], ...] = ()
+        self.tool_calls = 0
+        self.phase = "setup"
+        self.metrics: dict[str, float] = {}
+        self.scores: dict[str, RecordedScore] = {}
+        self.grade: Grade = "none"
+        self._turns: list[dict[str, Any]] = []  # the fields of each Turn, until it is built
+        self._state: Json = None
+        self._outcome: tuple[Status, Stop, ErrorRecord | None, Reason | None] | None = None
+        self._freezer = Freezer()
+        self._seconds = dict.fromkeys(("setup", "policy", "env", "tools", "score"), 0.0)
+        self._started = time.monotonic()
+        self._started_at = time.time()
+
+    # -- what happened
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Everything inside happens in `phase`: its time is counted there, and so is its failure."""
+        self.phase = phase
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[phase] += time.monotonic() - started
+
+    def add(self, messages: Iterable[Message | Mapping[str, Any]], origin: Origin) -> None:
+        frozen = [self._freezer.message(message, origin) for message in messages]
+        self.messages += frozen
+
+    def called(
+        self,
+        completion: Completion | None,
+        *,
+        seconds: float,
+        retries: int,
+        sampling: Mapping[str, Json] | None,
+    ) -> Message | None:
+        """A model call ended, with a completion or without one; returns the reply as it is recorded."""
+        turn = len(self._turns)
+        reads = ((0, len(self.messages)),)
+        reply = None
+        if completion is not None:
+            said = Message(
+                role="assistant",
+                content=completion.content,
+                origin="policy",
+                tool_calls=completion.tool_calls or None,
+                reasoning=completion.reasoning,
+            )
+            reply = self._freezer.message(said, "policy", turn=turn)
+            self.messages.append(reply)
+        self._turns.append(
+            {
+                "role": "agent",
+                "reads": reads,
+                "writes": len(self.messages) - 1 if reply else None,
+                "tokens": completion.tokens if completion else None,
+                "finish": completion.finish if completion else None,
+                "usage": completion.usage if completion else None,
+                "versions": ((0, completion.version),) if completion and completion.version else (),
+                "started_at": time.time() - seconds,
+                "first_token_s": completion.first_token_s if completion else None,
+                "seconds": seconds,
+                "retries": retries,
+                "tool_calls": (),
+                "tools_seconds": 0.0,
+                "model": completion.model if completion and completion.model != self.policy.model else None,
+                "sampling": dict(sampling) if sampling else None,
+            }
+        )
+        return reply
+
+    def tools_ran(self, calls: Iterable[ToolCall], seconds: float) -> None:
+        self._turns[-1]["tool_calls"] += tuple(calls)
+        self._turns[-1]["tools_seconds"] += seconds
+
+    def stepped(self, step: Step) -> None:
+        """What the environment's step said goes onto the turn it answered, its messages after it."""
+        freeze = self._freezer
+        turn = self._turns[-1]
+        turn["reward"] = number(step.reward, "step reward") if step.reward is not None else None
+        turn["scores"] = freeze.numbers(step.scores, "step scores")
+        turn["metrics"] = freeze.numbers(step.metrics, "step metrics")
+        turn["state"] = freeze.value(step.state, "step state")
+        turn["info"] = freeze.value(step.info, "step info")
+        turn["parse_error"] = freeze.text(step.parse_error) if step.parse_error is not None else None
+        if step.state is not None:
+            self._state = turn["state"]
+        self.add(step.messages, "env")
+
+    def judged(self, verdict: Verdict) -> None:
+        self.scores.update(verdict.scores)
+        self.metrics.update(verdict.metrics)
+
+    # -- how it ended
+
+    @property
+    def ended(self) -> bool:
+        return self._outcome is not None
+
+    @property
+    def status(self) -> Status | None:
+        return self._outcome[0] if self._outcome else None
+
+    def end(
+        self, status: Status, stop: Stop, *, error: ErrorRecord | None = None, reason: Reason | None = None
+    ) -> None:
+        if self._outcome is None:
+            self._outcome = (status, stop, error, reason)
+
+    def fail(self, error: ErrorRecord) -> None:
+        self.end("failed", "error", error=error)
+
+    def scoring_failed(self, error: ErrorRecord) -> None:
+        """The outcome stands; the grade is failed, and the error says why."""
+        assert self._outcome is not None
+        status, stop, _, reason = self._outcome
+        self._outcome = (status, stop, error, reason)
+        self.grade = "failed"
+
+    # -- the record
+
+    @property
+    def turn_count(self) -> int:
+        return len(self._turns)
+
+    def context_tokens(self) -> int | None:
+        """Tokens of the episode so far, each counted once; None where the server did not say."""
+        if not self._turns:
+            return 0
+        usage: Usage | None = self._turns[-1]["usage"]
+        return None if usage is None else usage.prompt_tokens + usage.completion_tokens
+
+    def has_step_rewards(self) -> bool:
+        return any(turn.get("reward") is not None for turn in self._turns)
+
+    def episode(self) -> Episode:
+        assert self._outcome is not None
+        return Episode(
+            task=self.slot.task,
+            messages=tuple(self.messages),
+            turns=self._built_turns(),
+            state=self._state,
+            status=self._outcome[0],
+            stop=self._outcome[1],
+        )
+
+    def rollout(self) -> Rollout:
+        assert self._outcome is not None, "an attempt is recorded when it has ended"
+        status, stop, error, reason = self._outcome
+        turns = self._built_turns()
+        if self._freezer.repaired:
+            self.metrics["repaired_strings"] = float(self._freezer.repaired)
+        return Rollout(
+            id=self.slot.id,
+            attempt=self.slot.attempt,
+            group=self.slot.group,
+            sample=self.slot.sample,
+            episode=None,
+            seat=None,
+            seats=None,
+            seed=self.slot.seed,
+            task=self.slot.recorded_task,
+            env=self.env,
+            agent=self.agent,
+            policy=self.policy,
+            tools=self.tools,
+            status=status,
+            stop=stop,
+            error=self._clean(error),
+            reason=reason,
+            grade=self.grade,
+            grading=self.grading if self.grade != "none" else None,
+            reward=reward_of(status, self.grade, self.scores, turns),
+            scores=self.scores,
+            metrics=self.metrics,
+            state=self._state,
+            messages=tuple(self.messages),
+            turns=turns,
+            usage=sum((turn.usage for turn in turns if turn.usage is not None), Usage()),
+            timing=Timing(
+                started_at=self._started_at, total=time.monotonic() - self._started, **self._seconds
+            ),
+            capture="text",
+        )
+
+    def _built_turns(self) -> tuple[Turn, ...]:
+        return tuple(Turn(**fields) for fields in self._turns)
+
+    def _clean(self, error: ErrorRecord | None) -> ErrorRecord | None:
+        if error is None:
+            return None
+        fields: dict[str, Any] = self._freezer.value(error, "error")
+        return ErrorRecord(**fields)

@@ -1,0 +1,122 @@
+"""The world of a run: who answers, in which environment, driven by whom, judged how, within which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from windrow.agents import Agent, find_agent
+from windrow.config import LimitsConfig
+from windrow.envs import Env, Episode, find_env
+from windrow.naming import name_of
+from windrow.policies import Policy
+from windrow.records import Json, RecordedScore, Rollout, Task
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What one scorer said of one episode."""
+
+    scores: dict[str, RecordedScore]
+    metrics: dict[str, float]
+
+
+class Scorer(Protocol):
+    """Judges an episode. `after_commit` scorers run once the rollout is on disk."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def after_commit(self) -> bool: ...
+    async def judge(self, episode: Episode) -> Verdict: ...
+
+
+class Sink(Protocol):
+    """Where finished attempts go. `commit` returns when they are durable."""
+
+    async def commit(self, rollouts: Sequence[Rollout]) -> None: ...
+
+
+class Cast(msgspec.Struct, frozen=True, kw_only=True):
+    """Who takes part in a task's episode: the run's environment and agent, or the row's own."""
+
+    env: type[Env]
+    env_name: str
+    env_settings: dict[str, Json]
+    agent: Agent
+    agent_name: str
+    scorers: tuple[Scorer, ...]
+
+
+class World:
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        env: type[Env],
+        agent: type[Agent],
+        env_settings: dict[str, Json] | None = None,
+        agent_settings: dict[str, Json] | None = None,
+        scorers: Sequence[Scorer] = (),
+        scorers_env: str | None = None,
+        sampling: dict[str, Json] | None = None,
+        forced_sampling: frozenset[str] = frozenset(),
+        seeds: str = "none",
+        limits: LimitsConfig | None = None,
+        call_retries: int = 5,
+        backoff_s: float = 0.5,
+        behaviour: str = "",
+        grading: str | None = None,
+    ) -> None:
+        """`scorers_env`: the only environment that the scorers are for; None means any."""
+        self.policy = policy
+        self.limits = limits or LimitsConfig()
+        self.call_retries = call_retries
+        self.backoff_s = backoff_s
+        self.behaviour = behaviour
+        self.grading = grading
+        self._env = env
+        self._env_settings = env_settings or {}
+        self._agent = agent
+        self._agent_settings = agent_settings or {}
+        self._scorers = tuple(scorers)
+        self._scorers_env = scorers_env
+        self._sampling = sampling or {}
+        self._forced = forced_sampling
+        self._seeds = seeds
+        self._casts: dict[tuple[str | None, str | None], Cast] = {}
+
+    def cast(self, task: Task) -> Cast:
+        own = (task.get("env"), task.get("agent"))
+        if own not in self._casts:
+            self._casts[own] = self._make_cast(*own)
+        return self._casts[own]
+
+    def sampling(self, task: Task) -> dict[str, Json]:
+        """A flag wins over the row, the row over the configuration."""
+        row = task.get("sampling")
+        if not row:
+            return self._sampling
+        return {**self._sampling, **{k: v for k, v in row.items() if k not in self._forced}}
+
+    def seed(self, seed: int, sample: int) -> int | None:
+        """The seed that is sent with an attempt's calls."""
+        return {"id": seed, "sample": sample}.get(self._seeds)
+
+    def _make_cast(self, env_name: str | None, agent_name: str | None) -> Cast:
+        env, settings = self._env, self._env_settings
+        if env_name is not None and env_name != name_of(env):
+            env, settings = find_env(env_name), {}
+        agent, agent_settings = self._agent, self._agent_settings
+        if agent_name is not None and agent_name != name_of(agent):
+            agent, agent_settings = find_agent(agent_name), {}
+        meant = self._scorers_env in (None, name_of(env))
+        return Cast(
+            env=env,
+            env_name=name_of(env),
+            env_settings=settings,
+            agent=agent(agent_settings),
+            agent_name=name_of(agent),
+            scorers=self._scorers if meant else (),
+        )

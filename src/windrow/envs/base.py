@@ -1,0 +1,95 @@
+"""What a user implements: one episode of a world. The engine drives it; the recorder writes everything down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from windrow.records import Json, Message, Score, Status, Stop, Task, Turn
+from windrow.tools import Tool, ToolResult
+
+Messages = Sequence[Message | dict[str, Any]]
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """The first messages of an episode (Message or dict), and the tools the policy may call."""
+
+    messages: Messages
+    tools: Sequence[Tool] = ()
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What the world did after a reply. `reward` enters the reward; `scores` and the rest are only recorded.
+
+    `done` ends the episode with stop `env_done`, unless `stop` says otherwise (`answered`, `parse_error`).
+    """
+
+    messages: Messages = ()
+    reward: float | None = None
+    done: bool = False
+    stop: Stop | None = None
+    scores: Mapping[str, float] | None = None
+    metrics: Mapping[str, float] | None = None
+    state: Json = None
+    info: Json = None
+    parse_error: str | None = None
+
+
+class Episode(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened, read-only, for `score`."""
+
+    task: Task
+    messages: tuple[Message, ...]
+    turns: tuple[Turn, ...]
+    state: Json
+    status: Status
+    stop: Stop
+
+    @property
+    def reply(self) -> str:
+        """The text of the policy's last message, empty if it never answered."""
+        return next((m.text for m in reversed(self.messages) if m.origin == "policy"), "")
+
+
+class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What an episode may know of itself: randomness that is taken from `seed` is reproducible."""
+
+    id: str
+    attempt: int
+    seed: int
+
+
+class Env:
+    """One episode; made anew for each attempt. `version` names its behaviour: change it and ids change.
+
+    Called in this order: `reset` once; `step` after every reply, its tool calls already run; `score` once, also when
+    a limit ended the episode; `close` once, always, bounded in time, also after a crash in `reset`.
+    """
+
+    version: ClassVar[str | int | None] = None
+
+    def __init__(self, settings: Mapping[str, Json], ctx: EnvContext) -> None:
+        self.settings = settings
+        self.ctx = ctx
+
+    async def reset(self, task: Task) -> Observation:
+        raise NotImplementedError
+
+    async def step(self, reply: Message, results: list[ToolResult]) -> Step:
+        raise NotImplementedError
+
+    async def score(self, episode: Episode) -> Score | None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Json]) -> None:
+        """Raise ValueError with what is wrong with the settings; called once, before the run."""
+
+    @classmethod
+    def check_row(cls, row: Mapping[str, Json]) -> None:
+        """Raise ValueError with what is wrong with a task row; called for every row, before the run."""

@@ -1,0 +1,118 @@
+"""The errors Windrow raises. Each knows whose fault it is, what kind it is and whether trying again may help."""
+
+from __future__ import annotations
+
+import traceback
+
+from windrow.records import ErrorRecord, Owner
+
+
+class WindrowError(Exception):
+    """Base of all. `str(error)` is for a person: what was wrong, where, and what to do."""
+
+    owner: Owner = "infra"
+    kind: str = "error"
+    retryable: bool = False
+
+    def __init__(self, message: str, *, kind: str | None = None, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        if kind is not None:
+            self.kind = kind
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class UsageError(WindrowError):
+    """The command, the configuration or the input is wrong; nothing was run."""
+
+    kind = "usage"
+
+
+class PolicyError(WindrowError):
+    """The policy refused the request or answered with something that is not a completion."""
+
+    owner: Owner = "policy"
+    kind = "policy"
+
+
+class ContextOverflow(PolicyError):
+    """The prompt does not fit the model's context. This ends an episode; it does not fail it."""
+
+    kind = "context_overflow"
+
+
+class EnvError(WindrowError):
+    owner: Owner = "env"
+    kind = "env"
+    retryable = True
+
+
+class ToolError(WindrowError):
+    """A tool failed; the model is told and the episode goes on."""
+
+    owner: Owner = "tool"
+    kind = "tool"
+
+
+class ScorerError(WindrowError):
+    owner: Owner = "scorer"
+    kind = "scorer"
+    retryable = True
+
+
+class InfraError(WindrowError):
+    """Something between us and the policy failed: transport, overload, a deadline.
+
+    `again` says whether the same call may be sent again at once; `retry_after_s` is the server's own wish.
+    """
+
+    owner: Owner = "infra"
+    kind = "infra"
+    retryable = True
+
+    def __init__(
+        self, message: str, *, kind: str | None = None, again: bool = True, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, kind=kind)
+        self.again = again
+        self.retry_after_s = retry_after_s
+        self.retries = 0  # how often the call was sent again before it was given up
+
+
+class EndpointError(WindrowError):
+    """The endpoint cannot serve this run at all (found by the probe at the start): the run stops."""
+
+    owner: Owner = "policy"
+    kind = "endpoint"
+
+
+class StoreError(WindrowError):
+    """The run directory cannot be written or read."""
+
+    kind = "store"
+
+
+def error_record(error: BaseException, *, owner: Owner, phase: str) -> ErrorRecord:
+    """What is kept of `error`; `owner` says whose fault an exception is that is not one of ours."""
+    if isinstance(error, WindrowError):
+        return ErrorRecord(
+            owner=error.owner,
+            kind=error.kind,
+            message=str(error),
+            phase=phase,
+            retryable=error.retryable,
+            traceback=None,
+        )
+    if isinstance(error, TimeoutError):
+        return ErrorRecord(
+            owner=owner, kind="timeout", message=str(error) or "timed out", phase=phase, retryable=True
+        )
+    lines = traceback.format_exception(error, limit=-8)
+    return ErrorRecord(
+        owner=owner,
+        kind=type(error).__name__,
+        message=str(error) or type(error).__name__,
+        phase=phase,
+        retryable=True,
+        traceback="".join(lines),
+    )

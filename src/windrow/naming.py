@@ -1,0 +1,62 @@
+"""Finding things by name: built in, by import path (`my_pkg.my_env:MyEnv`), or by entry point.
+
+One spelling for environments, agents, policies, scorers and loaders. The current directory is importable.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from windrow.config import nearest
+from windrow.errors import UsageError
+
+
+def resolve(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
+    """The object called `name` of a `kind` ("env", "scorer", …)."""
+    if name in built_in:
+        return built_in[name]
+    if ":" in name:
+        return _imported(kind, name)
+    from importlib.metadata import entry_points  # only when needed: it reads every installed package
+
+    plugins = {point.name: point for point in entry_points(group=f"windrow.{kind}s")}
+    if name in plugins:
+        return plugins[name].load()
+    known = sorted({*built_in, *plugins})
+    raise UsageError(
+        f"unknown {kind} {name!r}{nearest(name, known)} (known: {', '.join(known)}; "
+        f"your own is written module:name)"
+    )
+
+
+def name_of(thing: Any) -> str:
+    """How `thing` is spelled in a record: its built-in name, or `module:name`."""
+    target = thing if hasattr(thing, "__qualname__") else type(thing)
+    if target.__module__.startswith("windrow."):
+        return str(target.name)
+    return f"{target.__module__}:{target.__qualname__}"
+
+
+def _imported(kind: str, name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as problem:
+        raise UsageError(f"{kind} {name!r}: cannot import {module_name!r}: {problem}") from problem
+    except Exception as problem:
+        raise UsageError(
+            f"{kind} {name!r}: importing {module_name!r} raised {type(problem).__name__}: {problem}"
+        ) from problem
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            hint = nearest(part, [known for known in dir(found) if not known.startswith("_")])
+            raise UsageError(f"{kind} {name!r}: {module_name!r} has no {part!r}{hint}") from None
+    return found

@@ -1,0 +1,91 @@
+"""What a policy is, and how it is called: retries and deadlines are the same for every policy."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import ClassVar
+
+import msgspec
+
+from windrow.errors import InfraError
+from windrow.records import Call, Json, Message, Tokens, Usage
+
+MAX_BACKOFF_S = 60.0
+MAX_RETRY_AFTER_S = 600.0
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call. `id`, `attempt` and `turn` name it; they are not part of what the model sees."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Json], ...]
+    sampling: dict[str, Json]
+    id: str
+    attempt: int
+    turn: int
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy answered. `retries` is how many tries failed before this one."""
+
+    content: str | None
+    tool_calls: tuple[Call, ...] = ()
+    reasoning: str | None = None
+    finish: str | None = "stop"
+    usage: Usage | None = None
+    tokens: Tokens | None = None
+    model: str | None = None
+    version: str | None = None
+    first_token_s: float | None = None
+    retries: int = 0
+
+
+class Policy:
+    """Answers requests. `complete` is one try: it raises InfraError where trying again may help."""
+
+    name: ClassVar[str] = "policy"
+    model: str = "policy"
+    accepts: frozenset[str] = frozenset()
+
+    def identity(self) -> dict[str, Json]:
+        """What makes this policy answer as it does, for the behaviour fingerprint: nothing volatile."""
+        return {"policy": self.name, "model": self.model}
+
+    async def open(self) -> None:
+        """Called once before the first request; raises EndpointError when this policy cannot serve the run."""
+
+    async def complete(self, request: Request) -> Completion:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Called once, after the last request."""
+
+
+async def complete(
+    policy: Policy, request: Request, *, retries: int, backoff_s: float, timeout_s: float
+) -> Completion:
+    """One call with its retries; each try has `timeout_s`, and a try that takes longer is not repeated."""
+    tries = 0
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                completion = await policy.complete(request)
+            return completion if not tries else msgspec.structs.replace(completion, retries=tries)
+        except TimeoutError:
+            problem = InfraError(f"no answer within {timeout_s:g} s", kind="call_timeout", again=False)
+            problem.retries = tries
+            raise problem from None
+        except InfraError as problem:
+            problem.retries = tries
+            if not problem.again or tries >= retries:
+                raise
+            await asyncio.sleep(pause_s(tries, backoff_s, problem.retry_after_s))
+            tries += 1
+
+
+def pause_s(tries: int, backoff_s: float, retry_after_s: float | None) -> float:
+    """How long to wait before the next try: the server's wish, else twice as long each time; always with jitter."""
+    if retry_after_s is not None:
+        return min(retry_after_s, MAX_RETRY_AFTER_S) * random.uniform(1.0, 1.1)
+    return min(backoff_s * 2.0**tries, MAX_BACKOFF_S) * random.uniform(0.5, 1.0)

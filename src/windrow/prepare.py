@@ -1,0 +1,299 @@
+"""From a configuration to everything a run needs, checked: tasks, policy, environment, scorers, fingerprints.
+
+Nothing is written and nothing is sent here: whatever can be refused is refused before the first request.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windrow.agents import Agent, find_agent
+from windrow.config import LoadedConfig, RunConfig, ScorerConfig, as_tree, expand
+from windrow.engine.world import Scorer, World
+from windrow.envs import Env, find_env
+from windrow.errors import UsageError
+from windrow.grade.answers import answers_of, parse_number
+from windrow.grade.scorers import AnswerScorer, function_scorer, make_scorer
+from windrow.identity import fingerprint, source_hash
+from windrow.naming import name_of
+from windrow.policies import Policy, check_sampling, make_policy
+from windrow.records import Json
+from windrow.secrets import Redactor
+from windrow.store.directory import Fingerprint
+from windrow.tasks.rows import BadRow, open_rows, spool_rows
+from windrow.tasks.scan import Source, list_problems, scan
+
+Rows = Iterable[Mapping[str, Json]]
+DEFAULT_SCORERS_ENV = "problem"
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program gives as objects rather than by name; each takes the place of the configuration's."""
+
+    rows: Rows | None = None
+    policy: Policy | None = None
+    env: type[Env] | None = None
+    agent: type[Agent] | None = None
+    scorers: Sequence[Callable[..., Any]] = ()
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    loaded: LoadedConfig
+    source: Source
+    selection: array[int]
+    world: World
+    scorers: tuple[Scorer, ...]
+    behaviour: Fingerprint
+    grading: Fingerprint | None
+    code: dict[str, str]
+    redactor: Redactor
+    notes: tuple[str, ...]
+
+    @property
+    def run(self) -> RunConfig:
+        return self.loaded.run
+
+    def default_out(self) -> Path:
+        """runs/<source>[-<split>]-<model>-<8 hex of the behaviour fingerprint>."""
+        model = self.world.policy.model.removeprefix("scripted:")
+        parts = [self.source.name, self.source.split, model, self.behaviour.hash[:8]]
+        return Path("runs") / "-".join(_slug(part) for part in parts if part)
+
+
+def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
+    parts = parts or Parts()
+    run = loaded.run
+    redactor = Redactor()
+    policy = parts.policy or make_policy(loaded, redactor)
+    env = parts.env or find_env(run.env.name)
+    agent = parts.agent or find_agent(run.agent.name)
+    env_settings = _checked_settings("env", env, run.env.settings)
+    agent_settings = _checked_settings("agent", agent, run.agent.settings)
+    survey = _Survey(env)
+    source = _scan(loaded, parts, survey)
+    _check_policy(loaded, policy, source)
+    scorers, meant_for, notes = _scorers(run, parts, survey, source)
+    behaviour = _behaviour(loaded, policy, env, agent, source)
+    grading = _grading(run, scorers, meant_for)
+    world = World(
+        policy=policy,
+        env=env,
+        agent=agent,
+        env_settings=env_settings,
+        agent_settings=agent_settings,
+        scorers=scorers,
+        scorers_env=meant_for,
+        sampling=as_tree(run.policy.sampling),
+        forced_sampling=frozenset(loaded.forced_sampling),
+        seeds=run.seeds,
+        limits=run.limits,
+        call_retries=run.policy.call_retries,
+        backoff_s=run.policy.backoff_s,
+        behaviour=behaviour.hash,
+        grading=grading.hash if grading else None,
+    )
+    return Prepared(
+        loaded=loaded,
+        source=source,
+        selection=source.selection(limit=run.tasks.limit, shuffle=run.tasks.shuffle),
+        world=world,
+        scorers=scorers,
+        behaviour=behaviour,
+        grading=grading,
+        code=_code(env, agent, scorers),
+        redactor=redactor,
+        notes=notes,
+    )
+
+
+class _Survey:
+    """What one pass over the rows finds out: which environment each is for, and which have answers."""
+
+    def __init__(self, env: type[Env]) -> None:
+        self._env = env
+        self._found: dict[tuple[str, str], type | UsageError] = {}
+        self.problem_rows = 0
+        self.all_numbers = True
+        self.unanswered: list[BadRow] = []
+        self.unanswered_problems: list[BadRow] = []
+
+    def check(self, row: Mapping[str, Json]) -> None:
+        self._env_of(row).check_row(row)
+        if row.get("agent") is not None:
+            self._find("agent", row["agent"], find_agent)
+
+    def watch(self, row: Mapping[str, Json], where: str) -> None:
+        answer = row.get("answer")
+        is_problem = name_of(self._env_of(row)) == DEFAULT_SCORERS_ENV
+        self.problem_rows += is_problem
+        if answer is None:
+            self.unanswered.append(BadRow(where, "no 'answer'"))
+            if is_problem:
+                self.unanswered_problems.append(self.unanswered[-1])
+        elif is_problem:
+            self.all_numbers &= all(parse_number(text) is not None for text in answers_of(answer))
+
+    def _env_of(self, row: Mapping[str, Json]) -> type[Env]:
+        name = row.get("env")
+        if name is None or name == name_of(self._env):
+            return self._env
+        env: type[Env] = self._find("env", name, find_env)
+        return env
+
+    def _find(self, kind: str, name: str, find: Callable[[str], type]) -> Any:
+        if (kind, name) not in self._found:
+            try:
+                self._found[kind, name] = find(name)
+            except UsageError as problem:
+                self._found[kind, name] = problem
+        found = self._found[kind, name]
+        if isinstance(found, UsageError):
+            raise ValueError(str(found))
+        return found
+
+
+def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> Source:
+    config = loaded.run.tasks
+    if parts.rows is not None:
+        rows = spool_rows(parts.rows, config.source or "rows")
+        name = config.source or "rows"
+    else:
+        if not config.path:
+            raise UsageError("no tasks: give a .jsonl or .json file, or - for standard input")
+        path = expand(config.path, where="tasks.path")
+        rows = open_rows(path)
+        name = config.source or ("stdin" if path == "-" else Path(path).stem)
+    return scan(
+        rows,
+        name=name,
+        split=config.split,
+        check=survey.check,
+        watch=survey.watch,
+        skip_invalid=config.skip_invalid,
+    )
+
+
+def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:
+    """Whatever the policy would ignore is refused."""
+    for name in as_tree(loaded.run.policy.sampling):
+        where = loaded.origins.get(f"policy.sampling.{name}", "policy.sampling")
+        check_sampling(policy, {name}, where=where)
+    check_sampling(policy, source.row_sampling, where=f"'sampling' in a row of {source.rows.name}")
+    if loaded.run.seeds != "none":
+        check_sampling(policy, {"seed"}, where=f"--seeds {loaded.run.seeds}")
+
+
+def _scorers(
+    run: RunConfig, parts: Parts, survey: _Survey, source: Source
+) -> tuple[tuple[Scorer, ...], str | None, tuple[str, ...]]:
+    """The scorers, the only environment they are for (None: any), and what to say about the choice."""
+    if run.scorers is None and not parts.scorers:
+        return _default_scorers(survey, source)
+    scorers = (
+        *(make_scorer(config) for config in run.scorers or ()),
+        *(function_scorer(function) for function in parts.scorers),
+    )
+    names = [scorer.name for scorer in scorers]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"scorer {name!r} is named twice")
+    if survey.unanswered and any(isinstance(scorer, AnswerScorer) for scorer in scorers):
+        named = next(scorer.name for scorer in scorers if isinstance(scorer, AnswerScorer))
+        raise UsageError(
+            f"scorer {named!r} needs an 'answer' in every row. {list_problems(survey.unanswered)}"
+        )
+    return scorers, None, ()
+
+
+def _default_scorers(
+    survey: _Survey, source: Source
+) -> tuple[tuple[Scorer, ...], str | None, tuple[str, ...]]:
+    if not survey.problem_rows:
+        return (), None, ()
+    if len(survey.unanswered_problems) == survey.problem_rows:
+        return (), None, ("no row has an 'answer': rollouts will not be graded (grade: none)",)
+    if survey.unanswered_problems:
+        raise UsageError(
+            f"some rows have an 'answer' and some do not. {list_problems(survey.unanswered_problems)}\n"
+            f"Add the answers, or name scorers of your own with --scorer module:function"
+        )
+    name, why = (
+        ("number", "every answer is a number")
+        if survey.all_numbers
+        else ("exact", "not every answer is a number")
+    )
+    scorer = make_scorer(ScorerConfig(name=name))
+    return (scorer,), DEFAULT_SCORERS_ENV, (f"scorer: {name} ({why}; --scorer names another)",)
+
+
+def _behaviour(
+    loaded: LoadedConfig, policy: Policy, env: type[Env], agent: type[Agent], source: Source
+) -> Fingerprint:
+    """What shapes the rollouts: nothing volatile (URL, key, path, concurrency, seconds)."""
+    run = loaded.run
+    limits = {"max_turns": run.limits.max_turns}
+    for name in ("max_episode_tokens", "max_tool_calls"):
+        if (value := getattr(run.limits, name)) is not None:
+            limits[name] = value
+    of: dict[str, Json] = {
+        "policy": policy.identity(),
+        "sampling": as_tree(run.policy.sampling),
+        "limits": limits,
+        "env": {"name": name_of(env), "settings": run.env.settings, "version": env.version},
+        "agent": {"name": name_of(agent), "settings": run.agent.settings, "version": agent.version},
+    }
+    if run.seeds != "none":
+        of["seeds"] = run.seeds
+    over_rows = sorted(loaded.forced_sampling & source.row_sampling)
+    if over_rows:
+        of["sampling_over_rows"] = over_rows
+    return Fingerprint(fingerprint(of), of)
+
+
+def _grading(run: RunConfig, scorers: Sequence[Scorer], meant_for: str | None) -> Fingerprint | None:
+    if not scorers:
+        return None
+    configured = {config.name: config for config in run.scorers or ()}
+    of: dict[str, Json] = {
+        "scorers": [
+            {
+                "name": scorer.name,
+                "weight": configured[scorer.name].weight if scorer.name in configured else 1.0,
+                "settings": configured[scorer.name].settings if scorer.name in configured else {},
+                "version": getattr(scorer, "version", None),
+            }
+            for scorer in scorers
+        ],
+        "env": meant_for,
+    }
+    return Fingerprint(fingerprint(of), of)
+
+
+def _code(env: type[Env], agent: type[Agent], scorers: Sequence[Scorer]) -> dict[str, str]:
+    """Source hashes of user code that carries no version of its own: a change in it is only warned of."""
+    hashes: dict[str, str | None] = {}
+    for kind, part in (("env", env), ("agent", agent)):
+        if part.version is None:
+            hashes[f"{kind} {name_of(part)}"] = source_hash(part)
+    for scorer in scorers:
+        if getattr(scorer, "version", None) is None:
+            hashes[f"scorer {scorer.name}"] = getattr(scorer, "source", None)
+    return {name: found for name, found in hashes.items() if found is not None}
+
+
+def _checked_settings(kind: str, part: type[Env] | type[Agent], settings: dict[str, Json]) -> dict[str, Json]:
+    expanded: dict[str, Json] = expand(settings, where=f"{kind}.settings")
+    try:
+        part.check_settings(expanded)
+    except ValueError as problem:
+        raise UsageError(f"{kind}.settings: {problem}") from None
+    return expanded
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in text).strip("-.") or "run"

@@ -1,0 +1,309 @@
+"""What is written down: the records of schema 1, plain and frozen.
+
+A `Rollout` is one attempt at one sample of one task, with everything that happened in it. Fields with a default of
+None in `Message`, `Turn`, `ToolCall`, `Tokens` and `RecordedScore` are left out of the file when they are empty; every
+other field is always written. Readers ignore fields they do not know, so that fields can be added within schema 1.
+
+`docs/file-format.md` is the promise; this module is its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+Origin = Literal["task", "policy", "env", "tool", "user"]
+Status = Literal["completed", "truncated", "failed", "cancelled"]
+Stop = Literal[
+    "answered",
+    "env_done",
+    "tool_stopped",
+    "parse_error",
+    "max_turns",
+    "max_episode_tokens",
+    "max_tool_calls",
+    "length",
+    "context_overflow",
+    "timeout",
+    "error",
+    "cancelled",
+]
+Owner = Literal["policy", "env", "tool", "scorer", "infra"]
+Reason = Literal["interrupted", "budget", "surplus", "stale"]
+Grade = Literal["none", "pending", "graded", "failed"]
+Capture = Literal["tokens", "logprobs", "text", "none"]
+TurnRole = Literal["agent", "auxiliary", "judge", "discarded"]
+
+Json = Any  # a JSON value: dict, list, str, int, float, bool or None
+AttemptId = tuple[str, int]  # (rollout id, attempt)
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of work. `task["field"]` reads the row as it was read from its file."""
+
+    key: str
+    digest: str
+    source: str
+    split: str | None
+    index: int
+    tags: tuple[str, ...]
+    data: dict[str, Json] | None
+
+    def __getitem__(self, field: str) -> Json:
+        return (self.data or {})[field]
+
+    def get(self, field: str, default: Json = None) -> Json:
+        return (self.data or {}).get(field, default)
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call as the policy wrote it; `arguments` is its own text, never rewritten."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message. `content` is a string or a list of parts; `turn` is the turn that wrote it."""
+
+    role: Role
+    content: str | list[dict[str, Json]] | None
+    origin: Origin
+    tool_calls: tuple[Call, ...] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    turn: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the message, whatever shape its content has."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text", "")) for part in self.content or ())
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens as the policy's server counted them, and what they cost where a price is known."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cost=sum(costs) if costs else None,
+        )
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn's tokens. Arrays are little-endian int32 (ids) and float32 (logprobs), base64 in the file.
+
+    The prompt is the first `prefix` tokens of the turn it `continues` (prompt and output), then `prompt_new`.
+    """
+
+    prefix: int
+    prompt_new: bytes
+    output: bytes
+    logprobs: bytes | None
+    logprob_kind: str | None
+    continues: int | None = None
+    top: Json = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool call as it was run. `arguments` is an object, or the raw string that would not parse as one."""
+
+    id: str
+    name: str
+    arguments: dict[str, Json] | str
+    result: int
+    failed: bool
+    started_at: float
+    seconds: float
+    error: str | None = None
+
+
+class RecordedScore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One raw number that a scorer gave; `scorer` is its name, absent when the environment itself scored."""
+
+    value: float
+    weight: float
+    evidence: Json = None
+    scorer: str | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One model call. `reads` are the ranges of message indexes that made its prompt, `writes` its reply's index.
+
+    From `parse_error` on: what the environment's Step said of this turn.
+    """
+
+    role: TurnRole
+    reads: tuple[tuple[int, int], ...]
+    writes: int | None
+    tokens: Tokens | None
+    finish: str | None
+    usage: Usage | None
+    versions: tuple[tuple[int, str], ...]
+    started_at: float
+    first_token_s: float | None
+    seconds: float
+    retries: int
+    tool_calls: tuple[ToolCall, ...]
+    tools_seconds: float
+    model: str | None = None
+    sampling: dict[str, Json] | None = None
+    parse_error: str | None = None
+    reward: float | None = None
+    scores: dict[str, float] | None = None
+    metrics: dict[str, float] | None = None
+    state: Json = None
+    info: Json = None
+
+
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose fault it was, in which phase, and whether trying again may help."""
+
+    owner: Owner
+    kind: str
+    message: str
+    phase: str
+    retryable: bool
+    traceback: str | None = None
+
+
+class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    sampling: dict[str, Json]
+    fingerprint: str
+    version: str | None = None
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds by phase, measured on the monotonic clock; `started_at` is the wall clock (Unix time)."""
+
+    started_at: float
+    queued: float = 0.0
+    setup: float = 0.0
+    policy: float = 0.0
+    env: float = 0.0
+    tools: float = 0.0
+    score: float = 0.0
+    total: float = 0.0
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt, from its task to its reward."""
+
+    v: int = SCHEMA_VERSION
+    id: str
+    attempt: int
+    group: str
+    sample: int
+    episode: str | None
+    seat: int | None
+    seats: int | None
+    seed: int
+    task: Task
+    env: str
+    agent: str
+    policy: PolicyRecord
+    tools: tuple[dict[str, Json], ...]
+    status: Status
+    stop: Stop
+    error: ErrorRecord | None
+    reason: Reason | None
+    grade: Grade
+    grading: str | None  # fingerprint of the scorers that gave `scores`
+    reward: float | None
+    scores: dict[str, RecordedScore]
+    metrics: dict[str, float]
+    state: Json
+    messages: tuple[Message, ...]
+    turns: tuple[Turn, ...]
+    usage: Usage
+    timing: Timing
+    capture: Capture
+
+    @property
+    def reply(self) -> str:
+        """The text of the policy's last message, empty if it never answered."""
+        for message in reversed(self.messages):
+            if message.origin == "policy":
+                return message.text
+        return ""
+
+    @property
+    def done(self) -> bool:
+        return is_done(self.status, self.reason)
+
+
+class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The final attempts of all samples of one task: what a group-relative trainer centres over."""
+
+    id: str
+    task: Task
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        return tuple(rollout.reward for rollout in self.rollouts)
+
+
+class Score(msgspec.Struct, frozen=True):
+    """What a scorer or `Env.score` returns: one value, or several as {name: (value, weight)}."""
+
+    value: float | dict[str, tuple[float, float]]
+    evidence: Json = None
+    metrics: dict[str, float] | None = None
+
+
+class Grading(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of scores.jsonl: one scorer's whole grading of one unit (a rollout, later also a group).
+
+    `scores` are by attempt in the order of `members`; an error leaves the members ungraded, to be graded again.
+    """
+
+    v: int = SCHEMA_VERSION
+    unit: str
+    members: tuple[AttemptId, ...]
+    scorer: str
+    fingerprint: str
+    generation: int
+    scores: tuple[dict[str, RecordedScore], ...]
+    metrics: tuple[dict[str, float], ...] = ()
+    error: ErrorRecord | None = None
+    usage: Usage | None = None
+    graded_at: float = 0.0
+
+
+def is_done(status: str, reason: str | None) -> bool:
+    """Whether this attempt settles its slot: it ran to an end of its own, or is never to be run again."""
+    return status in ("completed", "truncated") or reason in ("surplus", "stale")
+
+
+def reward_of(
+    status: str, grade: Grade, scores: Mapping[str, RecordedScore], turns: tuple[Turn, ...]
+) -> float | None:
+    """Σ weight·value over the scores plus Σ turn rewards; None unless the attempt ended well and is graded."""
+    if grade != "graded" or status not in ("completed", "truncated"):
+        return None
+    total = sum(score.weight * score.value for score in scores.values())
+    return float(total + sum(turn.reward for turn in turns if turn.reward is not None))
+
+
+encode = msgspec.json.Encoder().encode
+decode_rollout = msgspec.json.Decoder(Rollout).decode
+decode_grading = msgspec.json.Decoder(Grading).decode

@@ -1,0 +1,236 @@
+"""The run directory as its writer sees it: the lock, the manifest, the tasks, the logs.
+
+Everything in it is written under a lock, and everything that is replaced is replaced whole.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from windrow.errors import StoreError, UsageError
+from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
+from windrow.secrets import Redactor
+from windrow.store.disk import Disk
+from windrow.store.lock import Lock
+from windrow.store.log import Log
+from windrow.store.taskfile import TaskFile
+
+MANIFEST = "run.json"
+TASKS = "tasks.jsonl"
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """A hash and what it is of, so that a difference can be shown. `generation` counts the changes."""
+
+    hash: str
+    of: dict[str, Json]
+    generation: int = 1
+
+
+class Redo(msgspec.Struct, frozen=True):
+    """A `--redo` under way: what it selects, among the lines that stood in the log when it began."""
+
+    where: str
+    sizes: dict[str, int]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """run.json. `config` is as given, `${VAR}` unexpanded."""
+
+    schema: int = SCHEMA_VERSION
+    windrow: str
+    created_at: float
+    source: str
+    split: str | None
+    config: dict[str, Json]
+    behaviour: Fingerprint
+    grading: Fingerprint | None
+    code: dict[str, str] = {}
+    redo: Redo | None = None
+    versions: dict[str, str] = {}
+    counts: dict[str, int] = {}
+
+
+class RunDirectory:
+    """An open run directory, locked by this process. `writer` names this writer's own segments of the logs."""
+
+    def __init__(
+        self, path: Path, *, writer: str | None = None, lock: bool = True, disk: Disk | None = None
+    ) -> None:
+        self.path = path
+        self.disk = disk or Disk()
+        self._writer = writer
+        self._logs: list[Log] = []
+        self._refuse_strangers()
+        try:
+            _make_directory(path, self.disk)
+            name = "lock" if writer is None else f"lock.{writer}"
+            self._lock = Lock(path / name) if lock else None
+            self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
+        except OSError as problem:
+            raise StoreError(f"cannot write in {path}: {problem.strerror}") from None
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        data = msgspec.json.format(encode(manifest), indent=2) + b"\n"
+        try:
+            self.disk.replace(self.path / MANIFEST, data)
+        except OSError as problem:
+            raise StoreError(f"cannot write {self.path / MANIFEST}: {problem.strerror}") from None
+        self.manifest = manifest
+
+    def open_tasks(self) -> TaskFile:
+        log = self._open_log(TASKS)
+        return TaskFile(log, self.path / TASKS)
+
+    def open_rollouts(self) -> Log:
+        return self._open_log(self._segment("rollouts"))
+
+    def open_scores(self) -> Log:
+        return self._open_log(self._segment("scores"))
+
+    @property
+    def torn(self) -> list[Path]:
+        """Tails that were cut off when the logs were opened."""
+        return [log.torn for log in self._logs if log.torn is not None]
+
+    def close(self) -> None:
+        for log in self._logs:
+            log.close()
+        self._logs = []
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _segment(self, name: str) -> str:
+        return f"{name}.jsonl" if self._writer is None else f"{name}.{self._writer}.jsonl"
+
+    def _open_log(self, name: str) -> Log:
+        log = Log(self.path / name, self.disk)
+        self._logs.append(log)
+        return log
+
+    def _refuse_strangers(self) -> None:
+        """A directory that holds something else is not made into a run."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"--out {self.path} is a file; give a directory")
+        if not self.path.exists() or (self.path / MANIFEST).exists():
+            return
+        others = [p.name for p in self.path.iterdir() if not _is_ours(p.name)]
+        if others:
+            raise UsageError(
+                f"--out {self.path} holds other files ({', '.join(sorted(others)[:3])}) and no {MANIFEST}; "
+                f"give a new or empty directory"
+            )
+
+
+class RolloutSink:
+    """Encodes rollouts and appends them; all rollouts of one call are one write."""
+
+    def __init__(self, log: Log, redactor: Redactor) -> None:
+        self._log = log
+        self._redactor = redactor
+
+    async def commit(self, rollouts: Sequence[Rollout]) -> None:
+        lines = b"".join(encode(rollout) + b"\n" for rollout in rollouts)
+        await self._log.append(self._redactor.line(lines))
+
+
+class GradingSink:
+    def __init__(self, log: Log, redactor: Redactor) -> None:
+        self._log = log
+        self._redactor = redactor
+
+    async def commit(self, grading: Grading) -> None:
+        await self._log.append(self._redactor.line(encode(grading) + b"\n"))
+
+
+def read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise UsageError(f"{path} is not a run: it has no {MANIFEST}") from None
+    except OSError as problem:
+        raise StoreError(f"cannot read {file}: {problem.strerror}") from None
+    except msgspec.DecodeError as problem:
+        raise StoreError(
+            f"{file} is damaged ({problem}); the rollouts beside it are still readable"
+        ) from None
+    if manifest.schema > SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} was written by a newer windrow (schema {manifest.schema}; this one reads {SCHEMA_VERSION}): "
+            f"upgrade windrow"
+        )
+    return manifest
+
+
+def move_aside(path: Path, disk: Disk | None = None) -> Path | None:
+    """`--overwrite`: the old run gets another name; nothing is deleted. None if there was no run."""
+    if not (path / MANIFEST).exists():
+        return None
+    lock = Lock(path / "lock")  # nobody else may be writing it
+    try:
+        number = 1
+        while (aside := path.with_name(f"{path.name}.old-{number}")).exists():
+            number += 1
+        (disk or Disk()).rename(path, aside)
+    except OSError as problem:
+        raise StoreError(f"cannot move {path} aside: {problem.strerror}") from None
+    finally:
+        lock.release()
+    return aside
+
+
+def versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "msgspec": msgspec.__version__,
+    }
+
+
+def new_manifest(
+    *,
+    version: str,
+    source: str,
+    split: str | None,
+    config: dict[str, Json],
+    behaviour: Fingerprint,
+    grading: Fingerprint | None,
+    code: dict[str, str],
+) -> Manifest:
+    return Manifest(
+        windrow=version,
+        created_at=time.time(),
+        source=source,
+        split=split,
+        config=config,
+        behaviour=behaviour,
+        grading=grading,
+        code=code,
+        versions=versions(),
+    )
+
+
+def _make_directory(path: Path, disk: Disk) -> None:
+    """Make `path` and its missing parents, each durable in the one above it."""
+    if path.is_dir():
+        return
+    _make_directory(path.parent, disk)
+    path.mkdir(exist_ok=True)
+    disk.sync_directory(path.parent)
+
+
+def _is_ours(name: str) -> bool:
+    """What a crash before the first manifest may have left."""
+    return name.startswith(("lock", f".{MANIFEST}."))
+
+
+def file_sizes(path: Path, names: Sequence[str]) -> dict[str, int]:
+    return {name: os.stat(path / name).st_size for name in names}

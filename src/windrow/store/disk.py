@@ -1,0 +1,57 @@
+"""The file layer: the few calls through which the store reaches the disk.
+
+The store makes its promises in terms of these, so that a test can take its place and lose what was never synced.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class Disk:
+    def open(self, path: Path) -> int:
+        """A descriptor for reading and appending; the file is made if need be, and its name is durable."""
+        made = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if made:
+            self.sync_directory(path.parent)
+        return descriptor
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Put `data` at `path`, whole or not at all."""
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(self, descriptor, data)
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+        self.rename(draft, path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+        self.sync_directory(new.parent)
+
+
+def write_all(disk: Disk, descriptor: int, data: bytes) -> None:
+    """Write every byte, or raise OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[disk.write(descriptor, view) :]

@@ -1,0 +1,57 @@
+"""One writer at a time: a lock file with the name of its holder in it.
+
+The lock is the kernel's (flock), so it ends with the process, however that ends; the file itself stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from windrow.errors import StoreError, UsageError
+
+
+class Holder(msgspec.Struct):
+    host: str
+    pid: int
+    start: float
+
+
+class Lock:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            holder = _holder(self._descriptor)
+            os.close(self._descriptor)
+            if problem.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise UsageError(
+                    f"{path.parent} is being written by {holder}; wait for it, or collect into another --out"
+                ) from None
+            raise StoreError(
+                f"cannot lock {path}: {problem.strerror}. If this file system has no locks and nobody else "
+                f"writes here, use --no-lock"
+            ) from None
+        name = msgspec.json.encode(Holder(socket.gethostname(), os.getpid(), time.time()))
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, name + b"\n", 0)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        holder = msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return "another process"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.start))
+    return f"process {holder.pid} on {holder.host} (since {since})"

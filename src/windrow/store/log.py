@@ -1,0 +1,144 @@
+"""The log: one JSON line an attempt, appended whole, never rewritten.
+
+A line is durable once `append` returns. Readers see only whole lines: a torn tail is cut off by the next writer,
+which keeps the cut bytes under torn/ and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from windrow.errors import StoreError
+from windrow.store.disk import Disk, write_all
+
+TAIL_CHUNK = 64 * 1024
+
+Waiter = asyncio.Future[None]
+
+
+class Log:
+    """The one writer of a file; the caller holds the lock that makes it so."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self.path = path
+        self.torn: Path | None = None
+        self._disk = disk
+        try:
+            self._descriptor = disk.open(path)
+            self.torn = set_torn_tail_aside(path, self._descriptor, disk)
+            self._committed = os.fstat(self._descriptor).st_size
+        except OSError as problem:
+            raise StoreError(f"cannot open {path} for writing: {problem.strerror}") from None
+        self._pending: list[tuple[bytes, Waiter]] = []
+        self._flushing = False
+        self._failure: StoreError | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="windrow-log")
+
+    async def append(self, line: bytes) -> None:
+        """Return when `line` (one or more whole lines) is on disk. Lines of concurrent callers share one fsync."""
+        if self._failure is not None:
+            raise self._failure
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        self._pending.append((line, waiter))
+        if not self._flushing:
+            self._flush(loop)
+        await waiter
+
+    def append_now(self, data: bytes) -> None:
+        """The same, blocking: for what is written before the engine runs."""
+        if self._failure is not None:
+            raise self._failure
+        self._write([data])
+
+    def close(self) -> None:
+        """Close the file once what is under way is written."""
+        self._thread.shutdown(wait=True)
+        os.close(self._descriptor)
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        batch, self._pending = self._pending, []
+        self._flushing = True
+        written = loop.run_in_executor(self._thread, self._write, [line for line, _ in batch])
+        written.add_done_callback(partial(self._flushed, [waiter for _, waiter in batch]))
+
+    def _flushed(self, waiters: list[Waiter], written: asyncio.Future[None]) -> None:
+        self._flushing = False
+        problem = written.exception()
+        if problem is None:
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            if self._pending:
+                self._flush(written.get_loop())
+            return
+        waiters += [waiter for _, waiter in self._pending]
+        self._pending = []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(problem)
+
+    def _write(self, lines: list[bytes]) -> None:
+        """Append and sync. Either all of `lines` are durable, or the log is as it was and takes no more."""
+        data = b"".join(lines)
+        try:
+            write_all(self._disk, self._descriptor, data)
+        except OSError as problem:
+            self._failure = StoreError(
+                f"cannot write {self.path}: {problem.strerror}. What was collected before is safe; free some "
+                f"space and run the same command again"
+            )
+            self._cut_back()
+            raise self._failure from None
+        try:
+            self._disk.sync(self._descriptor)
+        except OSError as problem:
+            # After a failed fsync the kernel may have dropped the pages: asking again would lie.
+            self._failure = StoreError(
+                f"the disk did not take what was written to {self.path} (fsync: {problem.strerror}). Check the "
+                f"disk, then run the same command again"
+            )
+            raise self._failure from None
+        self._committed += len(data)
+
+    def _cut_back(self) -> None:
+        try:
+            self._disk.truncate(self._descriptor, self._committed)
+            self._disk.sync(self._descriptor)
+        except OSError:
+            return  # the next writer finds a torn tail and sets it aside
+
+
+def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk) -> Path | None:
+    """Move what follows the last newline to torn/ and cut it off; the place it went to, or None if there is none."""
+    size = os.fstat(descriptor).st_size
+    keep = _whole_bytes(descriptor, size)
+    if keep == size:
+        return None
+    folder = path.parent / "torn"
+    if not folder.exists():
+        folder.mkdir()
+        disk.sync_directory(path.parent)
+    number = 1
+    while (torn := folder / f"{path.name}.{number}").exists():
+        number += 1
+    disk.replace(torn, os.pread(descriptor, size - keep, keep))
+    disk.truncate(descriptor, keep)
+    disk.sync(descriptor)
+    return torn
+
+
+def _whole_bytes(descriptor: int, size: int) -> int:
+    """The length of the file up to and with its last newline."""
+    end = size
+    while end > 0:
+        start = max(0, end - TAIL_CHUNK)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

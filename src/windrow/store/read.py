@@ -1,0 +1,198 @@
+"""Reading a run: the union of its segments, bad lines skipped and counted, final attempts, gradings folded in.
+
+Reading needs no lock and changes nothing; it may go on while a run is being collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from windrow.errors import UsageError
+from windrow.records import AttemptId, Grading, Rollout, Task, decode_grading, decode_rollout, is_done
+from windrow.store.directory import TASKS, Manifest, read_manifest
+from windrow.store.fold import expected_scorers, fold
+from windrow.store.taskfile import read_task, read_tasks
+
+T = TypeVar("T")
+
+
+class _Error(msgspec.Struct):
+    retryable: bool
+    owner: str = "infra"
+
+
+class _Task(msgspec.Struct):
+    index: int
+
+
+class Head(msgspec.Struct):
+    """The part of a rollout's line that resuming and ordering need; the rest of the line is not decoded."""
+
+    id: str
+    attempt: int
+    group: str
+    sample: int
+    status: str
+    reason: str | None
+    grade: str
+    grading: str | None
+    error: _Error | None
+    task: _Task
+
+    @property
+    def done(self) -> bool:
+        return is_done(self.status, self.reason)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The final attempt of a slot is the one of the highest rank: the highest done one, else the highest."""
+        return (self.done, self.attempt)
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """Where a line stands."""
+
+    segment: str
+    offset: int
+
+
+class BadLine(msgspec.Struct, frozen=True):
+    segment: str
+    number: int
+    problem: str
+
+
+_decode_head = msgspec.json.Decoder(Head).decode
+
+
+class RunReader:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise UsageError(f"{path} is not a run directory")
+        self.manifest: Manifest = read_manifest(self.path)
+        self.bad_lines: list[BadLine] = []
+        self.attempts = 0  # lines of the log, counted by `finals`
+        self._task_offsets: dict[str, int] | None = None
+        self._open: dict[str, IO[bytes]] = {}
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open = {}
+
+    def segments(self, name: str = "rollouts") -> list[str]:
+        found = {*self.path.glob(f"{name}.jsonl"), *self.path.glob(f"{name}.*.jsonl")}
+        return sorted(file.name for file in found)
+
+    def lines(
+        self, decode: Callable[[bytes], T], *, name: str = "rollouts", sizes: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[Place, T]]:
+        """Every good line of the segments, decoded as far as `decode` goes; with `sizes`, up to those bytes."""
+        bad: list[BadLine] = []
+        for segment in self.segments(name):
+            end = None if sizes is None else sizes.get(segment, 0)
+            offset = 0
+            with (self.path / segment).open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n") or (end is not None and offset >= end):
+                        break
+                    try:
+                        yield Place(segment, offset), decode(line)
+                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+                        bad.append(BadLine(segment, number, str(problem)))
+                    offset += len(line)
+        known = set(self.bad_lines)
+        self.bad_lines += [line for line in bad if line not in known]
+
+    def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[Place, Head]]:
+        return self.lines(_decode_head, sizes=sizes)
+
+    def finals(
+        self, decode: Callable[[bytes], Any] = _decode_head, *, sizes: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[Place, Any]]:
+        """The final attempt of every slot, once, in log order. What `decode` gives must have a Head's fields.
+
+        Two passes: only slots with more than one line cost memory.
+        """
+        several = len(self.segments()) > 1
+        best: dict[str, tuple[bool, int]] = {}
+        self.attempts = 0
+        for _, head in self.heads(sizes):
+            self.attempts += 1
+            if head.attempt > 1 or head.id in best or several:
+                best[head.id] = max(head.rank, best.get(head.id, (False, 0)))
+        for place, line in self.lines(decode, sizes=sizes):
+            rank = (is_done(line.status, line.reason), line.attempt)
+            if line.id not in best:
+                yield place, line
+            elif rank >= best[line.id]:
+                best[line.id] = (True, line.attempt + 1)  # given out: no other line ranks as high
+                yield place, line
+
+    def gradings(self) -> dict[AttemptId, list[Grading]]:
+        """The gradings of the active fingerprint, by attempt, in the order they were made."""
+        found: dict[AttemptId, list[Grading]] = {}
+        active = self.manifest.grading.hash if self.manifest.grading else None
+        for _, grading in self.lines(decode_grading, name="scores"):
+            if grading.fingerprint == active:
+                for member in grading.members:
+                    found.setdefault(member, []).append(grading)
+        return found
+
+    def read(self, place: Place) -> Rollout:
+        """One rollout as it was written, its task's row in it."""
+        file = self._open.get(place.segment)
+        if file is None:
+            file = self._open[place.segment] = (self.path / place.segment).open("rb")
+        file.seek(place.offset)
+        return self.with_row(decode_rollout(file.readline()))
+
+    def with_row(self, rollout: Rollout) -> Rollout:
+        """A row too large for the line is read from tasks.jsonl."""
+        if rollout.task.data is not None:
+            return rollout
+        if self._task_offsets is None:
+            tasks = self.path / TASKS
+            self._task_offsets = read_tasks(tasks) if tasks.exists() else {}
+        offset = self._task_offsets.get(rollout.task.digest)
+        if offset is None:
+            return rollout
+        row: Task = read_task(self.path / TASKS, offset)
+        return msgspec.structs.replace(rollout, task=msgspec.structs.replace(rollout.task, data=row.data))
+
+    def folded(self, rollout: Rollout, gradings: Mapping[AttemptId, list[Grading]]) -> Rollout:
+        """The rollout with the scores that count now."""
+        of = self.manifest.grading
+        return fold(
+            rollout,
+            gradings.get((rollout.id, rollout.attempt), []),
+            active=of.hash if of else None,
+            expected=expected_scorers(of.of if of else {}, rollout.env),
+        )
+
+
+def load(run: str | Path, *, attempts: str = "final") -> Iterator[Rollout]:
+    """The rollouts of a run, ordered by (task.index, sample, attempt), scores folded in, one at a time.
+
+    Final attempts by default; `attempts="all"` gives every line.
+    """
+    if attempts not in ("final", "all"):
+        raise UsageError(f"attempts={attempts!r}: expected 'final' or 'all'")
+    return _ordered(RunReader(run), final=attempts == "final")
+
+
+def _ordered(reader: RunReader, *, final: bool) -> Iterator[Rollout]:
+    found = reader.finals() if final else reader.heads()
+    order = sorted((head.task.index, head.sample, head.attempt, head.id, place) for place, head in found)
+    gradings = reader.gradings()
+    with reader:
+        for *_, place in order:
+            yield reader.folded(reader.read(place), gradings)

@@ -1,0 +1,165 @@
+"""The plan: tasks × samples, lazily, in an order that finishes groups early; and the ledger of what is done.
+
+Slot number n is sample n % k of the task at position n // k. Ten million slots cost a bit each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from windrow.identity import group_id, rollout_id, seed_of
+from windrow.records import Task
+
+MAX_DATA_BYTES = 8 * 1024
+
+
+class TaskList(Protocol):
+    """Tasks by position, read when asked for."""
+
+    def __len__(self) -> int: ...
+    def identity(self, position: int) -> tuple[str, int]: ...
+    def task(self, position: int) -> Task: ...
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to be made: everything that names it, its task, and the task as the record carries it."""
+
+    number: int
+    id: str
+    attempt: int
+    group: str
+    sample: int
+    seed: int
+    task: Task
+    recorded_task: Task
+
+
+class Ledger:
+    """What is done, a bit a slot; and for each slot that was tried and is not done, its highest attempt."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.done_count = 0
+        self._done = bytearray((size + 7) // 8)
+        self._tried: dict[int, int] = {}
+        self._final_failures: set[int] = set()
+
+    def is_done(self, number: int) -> bool:
+        return bool(self._done[number >> 3] & (1 << (number & 7)))
+
+    def mark_done(self, number: int) -> None:
+        if not self.is_done(number):
+            self._done[number >> 3] |= 1 << (number & 7)
+            self.done_count += 1
+        self._final_failures.discard(number)
+
+    def mark_tried(self, number: int, attempt: int, *, again: bool) -> None:
+        """An attempt was made. `again` says whether the slot is to be run once more if it is not done."""
+        if attempt < self._tried.get(number, 0):
+            return
+        self._tried[number] = attempt
+        if again:
+            self._final_failures.discard(number)
+        elif not self.is_done(number):
+            self._final_failures.add(number)
+
+    def reopen(self, number: int, attempt: int) -> None:
+        """Run a slot again although it is settled (`--redo`)."""
+        if self.is_done(number):
+            self._done[number >> 3] &= ~(1 << (number & 7))
+            self.done_count -= 1
+        self.mark_tried(number, attempt, again=True)
+
+    def forget_done_attempts(self) -> None:
+        """Drop the attempt numbers of slots that are done: nobody will ask for them."""
+        self._tried = {number: attempt for number, attempt in self._tried.items() if not self.is_done(number)}
+
+    def next_attempt(self, number: int) -> int:
+        return self._tried.get(number, 0) + 1
+
+    def is_pending(self, number: int) -> bool:
+        return not self.is_done(number) and number not in self._final_failures
+
+    @property
+    def pending_count(self) -> int:
+        return self.size - self.done_count - len(self._final_failures)
+
+    @property
+    def retry_count(self) -> int:
+        """Slots that were tried before, are not done, and will be tried again."""
+        return sum(1 for number in self._tried if self.is_pending(number))
+
+    @property
+    def final_failure_count(self) -> int:
+        return len(self._final_failures)
+
+
+class Plan:
+    def __init__(
+        self, tasks: TaskList, *, samples: int, pass_: int, behaviour: str, source: str, split: str | None
+    ):
+        self.tasks = tasks
+        self.samples = samples
+        self._pass = pass_
+        self._behaviour = behaviour
+        self._source = source
+        self._split = split
+
+    def __len__(self) -> int:
+        return len(self.tasks) * self.samples
+
+    def group(self, position: int) -> str:
+        digest, occurrence = self.tasks.identity(position)
+        return group_id(
+            source=self._source,
+            split=self._split,
+            digest=digest,
+            occurrence=occurrence,
+            pass_=self._pass,
+            behaviour=self._behaviour,
+        )
+
+    def slot(self, number: int, attempt: int = 1) -> Slot:
+        position = number // self.samples
+        task = self.tasks.task(position)
+        return self._slot(number, attempt, self.group(position), task, recorded_task(task))
+
+    def pending(self, ledger: Ledger) -> Iterator[Slot]:
+        """Slots still to be run, task by task."""
+        for position in range(len(self.tasks)):
+            group = task = recorded = None
+            for number in range(position * self.samples, (position + 1) * self.samples):
+                if not ledger.is_pending(number):
+                    continue
+                if group is None or task is None or recorded is None:
+                    group, task = self.group(position), self.tasks.task(position)
+                    recorded = recorded_task(task)
+                yield self._slot(number, ledger.next_attempt(number), group, task, recorded)
+
+    def retry(self, slot: Slot) -> Slot:
+        """The same slot, one attempt on."""
+        return self._slot(slot.number, slot.attempt + 1, slot.group, slot.task, slot.recorded_task)
+
+    def _slot(self, number: int, attempt: int, group: str, task: Task, recorded: Task) -> Slot:
+        sample = number % self.samples
+        id = rollout_id(group, sample)
+        return Slot(
+            number=number,
+            id=id,
+            attempt=attempt,
+            group=group,
+            sample=sample,
+            seed=seed_of(id, attempt),
+            task=task,
+            recorded_task=recorded,
+        )
+
+
+def recorded_task(task: Task) -> Task:
+    """The task as a rollout carries it: a large row stands only in tasks.jsonl, under its digest."""
+    if len(msgspec.json.encode(task.data)) <= MAX_DATA_BYTES:
+        return task
+    return msgspec.structs.replace(task, data=None)

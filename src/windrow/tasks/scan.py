@@ -1,0 +1,175 @@
+"""One pass over a source: every row checked, named by its content, and counted; nothing but offsets is kept.
+
+What depends on the whole source is decided here, before any limit or shuffle: occurrence numbers of rows that are
+alike, ids that are used twice, which rows have answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from windrow.config import Sampling
+from windrow.errors import UsageError
+from windrow.identity import canonical, digest
+from windrow.records import Json, Task
+from windrow.tasks.identities import Identities
+from windrow.tasks.rows import BadRow, Row, RowFile
+
+SHOWN_PROBLEMS = 20
+
+# Raises ValueError with what is wrong with a row for the environment it is meant for.
+RowCheck = Callable[[Mapping[str, Json]], None]
+# Told of every good row: (row, where).
+RowWatch = Callable[[Mapping[str, Json], str], None]
+
+
+class Source:
+    """The rows of one data set that passed their checks, by position; a task is read from its file when asked for."""
+
+    def __init__(self, rows: RowFile, *, name: str, split: str | None) -> None:
+        self.rows = rows
+        self.name = name
+        self.split = split
+        self.invalid: list[BadRow] = []
+        self.row_sampling: set[str] = set()
+        self._offsets = array("Q")
+        self._indexes = array("Q")
+        self._identities = Identities()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def identity(self, position: int) -> tuple[str, int]:
+        """(digest, occurrence): what a task is, wherever it stands."""
+        return self._identities[position]
+
+    def task(self, position: int) -> Task:
+        row = self.rows.read(self._offsets[position])
+        return make_task(
+            row,
+            digest=self.identity(position)[0],
+            source=self.name,
+            split=self.split,
+            index=self._indexes[position],
+        )
+
+    def selection(self, *, limit: int | None = None, shuffle: int | None = None) -> array[int]:
+        """Positions in the order they are to be run. A shuffle orders by content, so that rows added to a file
+        later do not move the others."""
+        positions = array("Q", range(len(self)))
+        if shuffle is not None:
+            seed = str(shuffle).encode()
+
+            def rank(position: int) -> bytes:
+                name, occurrence = self.identity(position)
+                return hashlib.sha256(b"%s:%s:%d" % (seed, name.encode(), occurrence)).digest()
+
+            positions = array("Q", sorted(positions, key=rank))
+        return positions[:limit]
+
+    def _add(self, row: Row, digest: str, occurrence: int) -> None:
+        self._offsets.append(row.offset)
+        self._indexes.append(row.index)
+        self._identities.append(digest, occurrence)
+
+
+def scan(
+    rows: RowFile,
+    *,
+    name: str,
+    split: str | None = None,
+    check: RowCheck,
+    watch: RowWatch | None = None,
+    skip_invalid: bool = False,
+) -> Source:
+    """Read every row once. Bad rows are one error that lists them, or, with `skip_invalid`, `source.invalid`."""
+    source = Source(rows, name=name, split=split)
+    occurrences: dict[str, int] = {}
+    ids: dict[str, tuple[str, str]] = {}
+    for row in rows:
+        if isinstance(row, BadRow):
+            source.invalid.append(row)
+            continue
+        try:
+            row_digest = digest(row.data)
+            _check_row(row.data)
+            check(row.data)
+            _check_id(row, row_digest, ids)
+        except (ValueError, RecursionError) as problem:
+            source.invalid.append(BadRow(row.where, str(problem)))
+            continue
+        occurrence = occurrences.get(row_digest, 0)
+        occurrences[row_digest] = occurrence + 1
+        source._add(row, row_digest, occurrence)
+        source.row_sampling.update(row.data.get("sampling") or ())
+        if watch:
+            watch(row.data, row.where)
+    if source.invalid and not skip_invalid:
+        raise UsageError(list_problems(source.invalid) + "\n--skip-invalid leaves such rows out")
+    if not len(source):
+        raise UsageError(f"{rows.name} holds no valid task")
+    return source
+
+
+def make_task(row: dict[str, Json], *, digest: str, source: str, split: str | None, index: int) -> Task:
+    return Task(
+        key=task_key(row, digest),
+        digest=digest,
+        source=source,
+        split=split,
+        index=index,
+        tags=tuple(row.get("tags") or ()),
+        data=row,
+    )
+
+
+def task_key(row: Mapping[str, Json], digest: str) -> str:
+    """The row's own `id`, else its digest: a label."""
+    return str(row["id"]) if row.get("id") is not None else digest
+
+
+def list_problems(problems: list[BadRow]) -> str:
+    """Bad rows, one a line, the first of many."""
+    lines = [f"{bad.where}: {bad.problem}" for bad in problems[:SHOWN_PROBLEMS]]
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"… and {len(problems) - SHOWN_PROBLEMS:,} more")
+    count = "1 invalid row" if len(problems) == 1 else f"{len(problems):,} invalid rows"
+    return f"{count}:\n" + "\n".join(lines)
+
+
+def _check_row(row: Mapping[str, Json]) -> None:
+    """The fields every environment shares have the right types."""
+    _expect(row, "id", (str, int), "a string or an integer")
+    for field in ("env", "agent"):
+        _expect(row, field, (str,), "a name")
+    _expect(row, "tags", (list,), "a list of strings")
+    if not all(isinstance(tag, str) for tag in row.get("tags") or ()):
+        raise ValueError("'tags' must be a list of strings")
+    _expect(row, "sampling", (dict,), 'an object such as {"temperature": 0.7}')
+    try:
+        msgspec.convert(row.get("sampling") or {}, Sampling)
+    except msgspec.ValidationError as problem:
+        raise ValueError(
+            f"'sampling': {str(problem).replace('Object contains unknown', 'unknown')}"
+        ) from None
+
+
+def _expect(row: Mapping[str, Json], field: str, types: tuple[type, ...], expected: str) -> None:
+    value = row.get(field)
+    if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
+        raise ValueError(
+            f"{field!r} must be {expected}, found {canonical(value)[:80].decode(errors='replace')}"
+        )
+
+
+def _check_id(row: Row, row_digest: str, ids: dict[str, tuple[str, str]]) -> None:
+    if row.data.get("id") is None:
+        return
+    key = str(row.data["id"])
+    known, where = ids.setdefault(key, (row_digest, row.where))
+    if known != row_digest:
+        raise ValueError(f"id {key!r} is already used by another row with other content, at {where}")

@@ -1,0 +1,7 @@
+"""What a policy may call."""
+
+from __future__ import annotations
+
+from windrow.tools.base import Tool, ToolResult
+
+__all__ = ["Tool", "ToolResult"]

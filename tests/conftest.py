@@ -1,0 +1,40 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.serving import ModelServer
+
+# Time limits are pytest-timeout's business. CI draws the same cases each time, so that a red build can be repeated.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile(
+    "thorough", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+
+@pytest.fixture
+def stub() -> Iterator[Callable[..., ModelServer]]:
+    """A factory of scripted model servers (see `ModelServer`); each one is stopped after the test.
+
+    def test_it(stub):
+        server = stub(lambda body, n: "42")
+        ... server.url ...
+    """
+    servers: list[ModelServer] = []
+
+    def start(reply: Any = "42", **options: Any) -> ModelServer:
+        server = ModelServer(reply, **options)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()

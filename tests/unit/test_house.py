@@ -1,0 +1,72 @@
+"""The promises of the repository itself: what it must not contain, what an import must not cost."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Assembled, so that this file passes its own test.
+HOME_PATHS = re.compile(
+    r"(?<![\w.])/(?:" + "|".join(["home/[a-z]", "root/", "Users/[A-Za-z]", "work/[a-z]"]) + ")"
+)
+REGISTRY_HOSTS = re.compile(
+    "|".join([r"files\.python" + "hosted", r"pypi" + r"\.org/simple", "--(?:extra-)?index" + "-url"])
+)
+
+
+def tracked_text() -> dict[str, str]:
+    """Every file that git would commit, as text; a clone without git history has nothing to check."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return {str(path.relative_to(ROOT)): path.read_text(errors="replace") for path in paths if path.is_file()}
+
+
+@pytest.mark.parametrize("pattern", [HOME_PATHS, REGISTRY_HOSTS], ids=["machine path", "registry host"])
+def test_no_file_names_the_machine_it_was_written_on(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{name}:{number}: {line.strip()[:120]}"
+        for name, text in tracked_text().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_import_windrow_is_light() -> None:
+    heavy = ["aiohttp", "yaml", "uvloop", "sqlite3", "multiprocessing"]
+    code = f"import sys, json, windrow; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_records_imports_nothing_of_ours() -> None:
+    tree = ast.parse((ROOT / "src/windrow/records.py").read_text())
+    imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    imported += [
+        "." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    ]
+    assert [name for name in imported if name.startswith((".", "windrow"))] == []
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line]
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.+!-]+", line)] == []
+    pinned = {normal(line.split("==")[0]) for line in lines}
+    assert [name for name in wanted if normal(re.split(r"[^\w.-]", name)[0]) not in pinned] == []
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
