@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.version import __version__ as __version__
 
-
 _HOMES = {
     "Agent": "windrow.agents",
     "Completion": "windrow.policies",
