@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import msgspec
 from windrow.config import as_tree
 from windrow.engine.run import Control, Progress, Scheduler
 from windrow.engine.world import Sink
-from windrow.errors import UsageError, WindrowError
+from windrow.errors import StoreError, UsageError, WindrowError
 from windrow.grade.grader import Grader, GradingLog
 from windrow.prepare import Prepared
 from windrow.records import Grading, Json, Rollout, RolloutGroup, decode_rollout
@@ -109,14 +110,12 @@ class Collection:
         self.progress.planned = self.ledger.pending_count
         try:
             await self._grade_leftovers(control)
-            if self.ledger.pending_count and not control.stopping:
-                try:
-                    await self.prepared.world.policy.open()
-                    await self._run_pending(control, on_commit)
-                finally:
-                    await self.prepared.world.policy.close()
-        finally:
-            self._save_counts()
+            await self._run_pending(control, on_commit)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # what went wrong first is what is reported
+                self._save_counts()
+            raise
+        self._save_counts()
         return self.summary()
 
     def summary(self) -> Summary:
@@ -155,6 +154,20 @@ class Collection:
     # -- running
 
     async def _run_pending(self, control: Control, on_commit: Committed) -> None:
+        if not self.ledger.pending_count:
+            return
+        policy = self.prepared.world.policy
+        try:
+            with control.cancellable():
+                await policy.open()
+            await self._schedule(control, on_commit)
+        except asyncio.CancelledError:
+            if not control.absorb():
+                raise
+        finally:
+            await policy.close()
+
+    async def _schedule(self, control: Control, on_commit: Committed) -> None:
         run = self.prepared.run
 
         async def committed(slot: Slot, rollout: Rollout, settled: bool) -> None:
@@ -337,8 +350,7 @@ def open_collection(
 ) -> Collection:
     """Open (or make) the run directory and find out what is left to do. Refuses what does not fit what is there."""
     if not stored:
-        tasks: TaskList = prepared.source
-        return Collection(prepared, tasks, gate=gate, on_warning=on_warning)
+        return Collection(prepared, prepared.tasks, gate=gate, on_warning=on_warning)
     if redo is not None:
         parse_where(redo)
     path = Path(prepared.run.out) if prepared.run.out else prepared.default_out()
@@ -351,7 +363,7 @@ def open_collection(
         if manifest != before:
             directory.write_manifest(manifest)
         file = directory.open_tasks()
-        file.adopt(prepared.source, prepared.selection)
+        file.adopt(prepared.tasks)
         collection = Collection(prepared, file, directory=directory, gate=gate, on_warning=on_warning)
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")

@@ -5,7 +5,6 @@ Nothing is written and nothing is sent here: whatever can be refused is refused 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from windrow.records import Json
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
 from windrow.tasks.rows import BadRow, open_rows, spool_rows
-from windrow.tasks.scan import Source, list_problems, scan
+from windrow.tasks.scan import Selection, Source, list_problems, scan
 
 Rows = Iterable[Mapping[str, Json]]
 DEFAULT_SCORERS_ENV = "problem"
@@ -45,7 +44,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     loaded: LoadedConfig
     source: Source
-    selection: array[int]
+    tasks: Selection
     world: World
     scorers: tuple[Scorer, ...]
     behaviour: Fingerprint
@@ -100,7 +99,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     return Prepared(
         loaded=loaded,
         source=source,
-        selection=source.selection(limit=run.tasks.limit, shuffle=run.tasks.shuffle),
+        tasks=source.select(limit=run.tasks.limit, shuffle=run.tasks.shuffle),
         world=world,
         scorers=scorers,
         behaviour=behaviour,

@@ -48,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone (`windrow show … | head`): nothing more to say
         return 1
+    except Exception as problem:
+        if debug:
+            raise
+        what = f"{type(problem).__name__}: {problem}"
+        print(f"windrow: internal error: {what} (--debug shows where)", file=sys.stderr)
+        return 1
 
 
 def _run(arguments: list[str]) -> int:

@@ -67,6 +67,7 @@ class RunDirectory:
         self.disk = disk or Disk()
         self._writer = writer
         self._logs: list[Log] = []
+        self._tasks: TaskFile | None = None
         self._refuse_strangers()
         try:
             _make_directory(path, self.disk)
@@ -85,8 +86,8 @@ class RunDirectory:
         self.manifest = manifest
 
     def open_tasks(self) -> TaskFile:
-        log = self._open_log(TASKS)
-        return TaskFile(log, self.path / TASKS)
+        self._tasks = TaskFile(self._open_log(TASKS), self.path / TASKS)
+        return self._tasks
 
     def open_rollouts(self) -> Log:
         return self._open_log(self._segment("rollouts"))
@@ -103,6 +104,8 @@ class RunDirectory:
         for log in self._logs:
             log.close()
         self._logs = []
+        if self._tasks is not None:
+            self._tasks.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

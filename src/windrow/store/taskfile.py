@@ -6,7 +6,6 @@ It only grows: a larger limit or a longer source appends what is new.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -73,12 +72,12 @@ class TaskFile:
         self._file.seek(self._offsets[position])
         return _decode_line(self._file.readline()).task()
 
-    def adopt(self, tasks: TaskList, positions: Iterable[int]) -> None:
+    def adopt(self, tasks: TaskList) -> None:
         """Take these tasks as this call's, in this order; those the file does not hold yet are appended."""
         known = self._known()
         end = self._path.stat().st_size
         fresh = bytearray()
-        for position in positions:
+        for position in range(len(tasks)):
             identity = tasks.identity(position)
             offset = known.get(identity)
             if offset is None:

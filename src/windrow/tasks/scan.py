@@ -57,8 +57,8 @@ class Source:
             index=self._indexes[position],
         )
 
-    def selection(self, *, limit: int | None = None, shuffle: int | None = None) -> array[int]:
-        """Positions in the order they are to be run. A shuffle orders by content, so that rows added to a file
+    def select(self, *, limit: int | None = None, shuffle: int | None = None) -> Selection:
+        """The tasks that are to be run, in their order. A shuffle orders by content, so that rows added to a file
         later do not move the others."""
         positions = array("Q", range(len(self)))
         if shuffle is not None:
@@ -69,12 +69,29 @@ class Source:
                 return hashlib.sha256(b"%s:%s:%d" % (seed, name.encode(), occurrence)).digest()
 
             positions = array("Q", sorted(positions, key=rank))
-        return positions[:limit]
+        return Selection(self, positions[:limit])
 
     def _add(self, row: Row, digest: str, occurrence: int) -> None:
         self._offsets.append(row.offset)
         self._indexes.append(row.index)
         self._identities.append(digest, occurrence)
+
+
+class Selection:
+    """Some tasks of a source, in an order of their own."""
+
+    def __init__(self, source: Source, positions: array[int]) -> None:
+        self._source = source
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def identity(self, position: int) -> tuple[str, int]:
+        return self._source.identity(self._positions[position])
+
+    def task(self, position: int) -> Task:
+        return self._source.task(self._positions[position])
 
 
 def scan(
