@@ -27,6 +27,7 @@ from windrow.store.directory import (
     move_aside,
     new_manifest,
 )
+from windrow.store.disk import Disk
 from windrow.store.fold import expected_scorers, fold, missing_scorers
 from windrow.store.read import Place, RunReader
 from windrow.store.where import parse_where
@@ -179,7 +180,7 @@ class Collection:
         scheduler = Scheduler(
             self.prepared.world,
             self._sink,
-            concurrency=run.concurrency,
+            concurrency=self.prepared.concurrency,
             retries=run.retries,
             retry=self.plan.retry,
             progress=self.progress,
@@ -217,7 +218,7 @@ class Collection:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.prepared.run.concurrency, len(self.to_grade))):
+                for _ in range(min(self.prepared.concurrency, len(self.to_grade))):
                     group.create_task(work())
         except* WindrowError as problems:
             raise problems.exceptions[0] from None
@@ -347,6 +348,7 @@ def open_collection(
     regrade: bool = False,
     gate: asyncio.Semaphore | None = None,
     on_warning: Warn | None = None,
+    disk: Disk | None = None,
 ) -> Collection:
     """Open (or make) the run directory and find out what is left to do. Refuses what does not fit what is there."""
     if not stored:
@@ -354,8 +356,8 @@ def open_collection(
     if redo is not None:
         parse_where(redo)
     path = Path(prepared.run.out) if prepared.run.out else prepared.default_out()
-    aside = move_aside(path) if overwrite else None
-    directory = RunDirectory(path, lock=prepared.run.lock)
+    aside = move_aside(path, lock=prepared.run.lock, disk=disk) if overwrite else None
+    directory = RunDirectory(path, lock=prepared.run.lock, disk=disk)
     try:
         before = directory.manifest
         manifest = _agreed_manifest(prepared, before, regrade=regrade)

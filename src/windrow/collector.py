@@ -124,7 +124,7 @@ async def _stream(
 ) -> AsyncIterator[Any]:
     """What the collection commits, as it comes. The consumer's pace holds the engine back."""
     control = Control()
-    queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=max(16, collection.prepared.run.concurrency))
+    queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=max(16, collection.prepared.concurrency))
     end = object()
 
     async def produce() -> None:

@@ -54,6 +54,14 @@ class Sampling(_Section, frozen=True, omit_defaults=True):
     extra: dict[str, Json] | None = None
 
 
+class LocalConfig(_Section, frozen=True):
+    """How llama.cpp runs in this process: `parallel` episodes share the threads, each with its own context."""
+
+    threads: Positive | None = None
+    context_tokens: Positive = 4096
+    parallel: Positive = 8
+
+
 class PolicyConfig(_Section, frozen=True):
     model: str | None = None
     base_url: str | None = None
@@ -63,6 +71,7 @@ class PolicyConfig(_Section, frozen=True):
     backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 0.5
     probe: bool = True
     probe_timeout_s: Seconds = 20.0
+    local: LocalConfig = LocalConfig()
 
 
 class EnvConfig(_Section, frozen=True):
@@ -99,12 +108,13 @@ class RunConfig(_Section, frozen=True):
     policy: PolicyConfig = PolicyConfig()
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
+    prompt: str | None = None
     scorers: list[ScorerConfig] | None = None
     samples: Positive = 1
     pass_: NotNegative = msgspec.field(default=0, name="pass")
     seeds: Literal["none", "id", "sample"] = "none"
     limits: LimitsConfig = LimitsConfig()
-    concurrency: Positive = 64
+    concurrency: Positive | None = None  # None: what the policy bears, else 64
     retries: NotNegative = 1
     out: str | None = None
     lock: bool = True
@@ -127,6 +137,7 @@ OPTIONS: dict[str, str] = {
     "call_retries": "policy.call_retries",
     "env": "env",
     "agent": "agent",
+    "prompt": "prompt",
     "scorers": "scorers",
     "samples": "samples",
     "pass_": "pass",
@@ -170,8 +181,7 @@ def load_config(
     """Files in order, later wins; then options (flags, keywords), then `--set` assignments."""
     tree: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for file in files:
-        _merge(tree, *_read_yaml(Path(file)), origins)
+    _read_files(files, tree, origins)
     for name, value in (options or {}).items():
         if name not in OPTIONS:
             raise UsageError(f"unknown option {name!r}{nearest(name, OPTIONS)}")
@@ -266,16 +276,40 @@ def _assign(tree: dict[str, Any], key: str, value: Any, origin: str, origins: di
     origins[key] = origin
 
 
-def _merge(
-    tree: dict[str, Any], data: dict[str, Any], lines: dict[str, str], origins: dict[str, str]
-) -> None:
+def _merge(tree: dict[str, Any], data: dict[str, Any]) -> None:
+    """Lay one file's mapping over another's; a section that names another env or agent takes its whole place."""
     for key, value in data.items():
         value = _shaped(key, value)
-        if isinstance(value, dict) and isinstance(tree.get(key), dict) and key not in ("env", "agent"):
-            _merge(tree[key], value, {}, {})
+        before = tree.get(key)
+        if (
+            isinstance(value, dict)
+            and isinstance(before, dict)
+            and value.get("name") in (None, before.get("name"))
+        ):
+            _merge(before, value)
         else:
             tree[key] = value
-    origins.update(lines)
+
+
+def _read_files(files: Sequence[str | Path], tree: dict[str, Any], origins: dict[str, str]) -> None:
+    """Merge files into `tree`, later ones over earlier ones, each after the files that it extends."""
+
+    def read(path: Path, within: tuple[Path, ...]) -> None:
+        if path.resolve() in within:
+            raise UsageError(f"{path}: 'extends' goes round in a circle")
+        data, lines = _read_yaml(path)
+        bases = data.pop("extends", None) or []
+        bases = [bases] if isinstance(bases, str) else bases
+        if not (isinstance(bases, list) and all(isinstance(base, str) for base in bases)):
+            raise UsageError(f"{lines['extends']}: extends: expected a file or a list of files")
+        lines.pop("extends", None)
+        for base in bases:
+            read(path.parent / base, (*within, path.resolve()))
+        _merge(tree, data)
+        origins.update(lines)
+
+    for file in files:
+        read(Path(file), ())
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -337,6 +371,7 @@ def _section_type(section: str) -> type[msgspec.Struct]:
         "tasks": TasksConfig,
         "policy": PolicyConfig,
         "policy.sampling": Sampling,
+        "policy.local": LocalConfig,
         "env": EnvConfig,
         "agent": AgentConfig,
         "limits": LimitsConfig,

@@ -24,11 +24,13 @@ from windrow.policies import Policy, check_sampling, make_policy
 from windrow.records import Json
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
+from windrow.tasks.prompts import PromptTemplate, read_template
 from windrow.tasks.rows import BadRow, open_rows, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
 
 Rows = Iterable[Mapping[str, Json]]
 DEFAULT_SCORERS_ENV = "problem"
+DEFAULT_CONCURRENCY = 64
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     code: dict[str, str]
     redactor: Redactor
     notes: tuple[str, ...]
+    concurrency: int
 
     @property
     def run(self) -> RunConfig:
@@ -73,12 +76,15 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     agent = parts.agent or find_agent(run.agent.name)
     env_settings = _checked_settings("env", env, run.env.settings)
     agent_settings = _checked_settings("agent", agent, run.agent.settings)
-    survey = _Survey(env)
+    prompt = read_template(expand(run.prompt, where="prompt")) if run.prompt else None
+    survey = _Survey(env, prompt)
     source = _scan(loaded, parts, survey)
     _check_policy(loaded, policy, source)
     scorers, meant_for, notes = _scorers(run, parts, survey, source)
-    behaviour = _behaviour(loaded, policy, env, agent, source)
+    sampling = {**policy.default_sampling, **as_tree(run.policy.sampling)}
+    behaviour = _behaviour(loaded, policy, sampling, env, agent, source, prompt)
     grading = _grading(run, scorers, meant_for)
+    concurrency = run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY
     world = World(
         policy=policy,
         env=env,
@@ -87,7 +93,8 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         agent_settings=agent_settings,
         scorers=scorers,
         scorers_env=meant_for,
-        sampling=as_tree(run.policy.sampling),
+        prompt=prompt,
+        sampling=sampling,
         forced_sampling=frozenset(loaded.forced_sampling),
         seeds=run.seeds,
         limits=run.limits,
@@ -107,14 +114,16 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         code=_code(env, agent, scorers),
         redactor=redactor,
         notes=notes,
+        concurrency=concurrency,
     )
 
 
 class _Survey:
     """What one pass over the rows finds out: which environment each is for, and which have answers."""
 
-    def __init__(self, env: type[Env]) -> None:
+    def __init__(self, env: type[Env], prompt: PromptTemplate | None) -> None:
         self._env = env
+        self._prompt = prompt
         self._found: dict[tuple[str, str], type | UsageError] = {}
         self.problem_rows = 0
         self.all_numbers = True
@@ -122,7 +131,13 @@ class _Survey:
         self.unanswered_problems: list[BadRow] = []
 
     def check(self, row: Mapping[str, Json]) -> None:
-        self._env_of(row).check_row(row)
+        env = self._env_of(row)
+        if self._prompt is None:
+            env.check_row(row)
+        elif env.takes_prompt:
+            self._prompt.messages(row)
+        else:
+            raise ValueError(f"env {name_of(env)!r} makes its own prompts and would ignore --prompt")
         if row.get("agent") is not None:
             self._find("agent", row["agent"], find_agent)
 
@@ -231,7 +246,13 @@ def _default_scorers(
 
 
 def _behaviour(
-    loaded: LoadedConfig, policy: Policy, env: type[Env], agent: type[Agent], source: Source
+    loaded: LoadedConfig,
+    policy: Policy,
+    sampling: dict[str, Json],
+    env: type[Env],
+    agent: type[Agent],
+    source: Source,
+    prompt: PromptTemplate | None,
 ) -> Fingerprint:
     """What shapes the rollouts: nothing volatile (URL, key, path, concurrency, seconds)."""
     run = loaded.run
@@ -241,11 +262,13 @@ def _behaviour(
             limits[name] = value
     of: dict[str, Json] = {
         "policy": policy.identity(),
-        "sampling": as_tree(run.policy.sampling),
+        "sampling": sampling,
         "limits": limits,
         "env": {"name": name_of(env), "settings": run.env.settings, "version": env.version},
         "agent": {"name": name_of(agent), "settings": run.agent.settings, "version": agent.version},
     }
+    if prompt is not None:
+        of["prompt"] = prompt.source
     if run.seeds != "none":
         of["seeds"] = run.seeds
     over_rows = sorted(loaded.forced_sampling & source.row_sampling)

@@ -35,8 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
     group.add_argument("--shuffle", type=int, metavar="SEED", help="order the tasks by a seeded shuffle")
     group.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")
+    group.add_argument("--prompt", metavar="FILE", help="a prompt template: YAML with system, user, messages")
     group = parser.add_argument_group("policy")
-    group.add_argument("--model", help="the model's name at the endpoint, or scripted:FILE")
+    group.add_argument(
+        "--model", help="the model's name at the endpoint; or local[:FILE.gguf], scripted:FILE"
+    )
     group.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible endpoint, …/v1")
     group.add_argument(
         "--api-key-env", metavar="NAME", help="the variable that holds the key (OPENAI_API_KEY)"
@@ -157,9 +160,7 @@ def _dry_run(prepared: Prepared) -> int:
     collection = open_collection(prepared, stored=False)
     slot = collection.plan.slot(0)
     cast = prepared.world.cast(slot.task)
-    from windrow.envs import EnvContext
-
-    env = cast.env(cast.env_settings, EnvContext(id=slot.id, attempt=1, seed=slot.seed))
+    env = cast.env(cast.env_settings, prepared.world.context(slot))
     print(
         f"{len(collection.plan.tasks):,} tasks × {prepared.run.samples} = {len(collection.plan):,} rollouts"
     )

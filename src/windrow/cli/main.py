@@ -15,7 +15,7 @@ from typing import NoReturn
 from windrow.errors import UsageError, WindrowError
 from windrow.version import __version__
 
-COMMANDS = ("collect", "show", "stats", "ls", "tasks", "schema")
+COMMANDS = ("collect", "show", "stats", "ls", "tasks", "config", "models", "doctor", "schema")
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,10 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        print(f"windrow {__version__}")
+        return 0
     parser = Parser(
         prog="windrow", description="Collect rollouts: run tasks against a policy, record, grade."
     )
-    parser.add_argument("--version", action="version", version=f"windrow {__version__}")
+    parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
     # Only the wanted command's module is imported, so that `windrow ls` does not pay for an HTTP client.

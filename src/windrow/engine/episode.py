@@ -11,7 +11,7 @@ from windrow.engine.freeze import Freezer, number
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.engine.world import Cast, Verdict, World
-from windrow.envs import Env, EnvContext
+from windrow.envs import Env
 from windrow.errors import EnvError, ScorerError, error_record
 from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot
@@ -142,8 +142,7 @@ def verdict_of(score: Score, *, name: str, weight: float, scorer: str | None) ->
 @asynccontextmanager
 async def _env(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> AsyncIterator[Env]:
     """The environment of one attempt; `close` runs once, whatever happened, within its time."""
-    ctx = EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed)
-    env = cast.env(cast.env_settings, ctx)
+    env = cast.env(cast.env_settings, world.context(slot))
     try:
         yield env
     finally:

@@ -25,6 +25,8 @@ class Freezer:
         self.repaired = 0
 
     def text(self, text: str) -> str:
+        if type(text) is not str:
+            text = str.__str__(text)  # a subclass, which the encoder would not take
         if text.isascii():
             return text
         try:
@@ -36,12 +38,14 @@ class Freezer:
 
     def value(self, value: Any, what: str) -> Json:
         """A deep copy of a JSON value; ValueError says where something else was found."""
-        if value is None or isinstance(value, bool | int):
+        if value is None or isinstance(value, bool):
             return value
+        if isinstance(value, int):
+            return int(value)
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, float):
-            return finite(value, what)
+            return finite(float(value), what)
         if isinstance(value, Mapping):
             return {self.text(str(key)): self.value(item, f"{what}.{key}") for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -84,12 +88,20 @@ class Freezer:
             role=role,
             content=content,
             origin=origin,
-            tool_calls=calls,
-            tool_call_id=call_id,
-            name=name,
-            reasoning=self.text(reasoning) if reasoning is not None else None,
+            tool_calls=tuple(self._call(call) for call in calls) if calls else None,
+            tool_call_id=self._optional_text(call_id, "tool_call_id"),
+            name=self._optional_text(name, "name"),
+            reasoning=self._optional_text(reasoning, "reasoning"),
             turn=turn,
         )
+
+    def _call(self, call: Call) -> Call:
+        return Call(id=self.text(call.id), name=self.text(call.name), arguments=self.text(call.arguments))
+
+    def _optional_text(self, text: Any, field: str) -> str | None:
+        if text is None or isinstance(text, str):
+            return self.text(text) if text else text
+        raise ValueError(f"a message's {field!r} is {text!r}, which is not a string")
 
 
 _MESSAGE_FIELDS = {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning"}

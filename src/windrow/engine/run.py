@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
@@ -52,6 +53,7 @@ class Control:
     def __init__(self) -> None:
         self.stopping = False
         self._cancellable: set[asyncio.Task[object]] = set()
+        self._cut: Counter[asyncio.Task[object]] = Counter()  # cancellations of this control, not yet absorbed
 
     def stop(self) -> None:
         self.stopping = True
@@ -59,6 +61,7 @@ class Control:
     def cancel(self) -> None:
         self.stopping = True
         for task in self._cancellable:
+            self._cut[task] += 1
             task.cancel()
 
     @contextlib.contextmanager
@@ -73,12 +76,17 @@ class Control:
             self._cancellable.discard(task)
 
     def absorb(self) -> bool:
-        """Whether the cancellation just caught was this control's own; if so the current task goes on."""
+        """Whether the cancellation just caught was this control's own alone; if so the current task goes on.
+
+        A task group that gives up (a full disk) cancels its tasks too, and that one is not to be absorbed.
+        """
         task = asyncio.current_task()
-        if not self.stopping or task is None:
+        if task is None or task not in self._cut:
             return False
-        task.uncancel()
-        return True
+        others = task.cancelling()
+        for _ in range(self._cut.pop(task)):
+            others = task.uncancel()
+        return not others
 
 
 class Scheduler:

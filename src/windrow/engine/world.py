@@ -9,10 +9,12 @@ import msgspec
 
 from windrow.agents import Agent, find_agent
 from windrow.config import LimitsConfig
-from windrow.envs import Env, Episode, find_env
+from windrow.envs import Env, EnvContext, Episode, find_env
 from windrow.naming import name_of
 from windrow.policies import Policy
 from windrow.records import Json, RecordedScore, Rollout, Task
+from windrow.tasks.plan import Slot
+from windrow.tasks.prompts import PromptTemplate
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ class World:
         agent_settings: dict[str, Json] | None = None,
         scorers: Sequence[Scorer] = (),
         scorers_env: str | None = None,
+        prompt: PromptTemplate | None = None,
         sampling: dict[str, Json] | None = None,
         forced_sampling: frozenset[str] = frozenset(),
         seeds: str = "none",
@@ -71,6 +74,7 @@ class World:
     ) -> None:
         """`scorers_env`: the only environment that the scorers are for; None means any."""
         self.policy = policy
+        self.prompt = prompt
         self.limits = limits or LimitsConfig()
         self.call_retries = call_retries
         self.backoff_s = backoff_s
@@ -99,6 +103,9 @@ class World:
         if not row:
             return self._sampling
         return {**self._sampling, **{k: v for k, v in row.items() if k not in self._forced}}
+
+    def context(self, slot: Slot) -> EnvContext:
+        return EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed, prompt=self.prompt)
 
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from windrow.records import Json, Message, Score, Status, Stop, Task, Turn
+from windrow.tasks.prompts import PromptTemplate
 from windrow.tools import Tool, ToolResult
 
 Messages = Sequence[Message | dict[str, Any]]
@@ -59,6 +60,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     attempt: int
     seed: int
+    prompt: PromptTemplate | None = None
 
 
 class Env:
@@ -69,6 +71,7 @@ class Env:
     """
 
     version: ClassVar[str | int | None] = None
+    takes_prompt: ClassVar[bool] = False  # whether a prompt template (`ctx.prompt`) is used
 
     def __init__(self, settings: Mapping[str, Json], ctx: EnvContext) -> None:
         self.settings = settings

@@ -14,6 +14,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 class Problem(Env):
     name = "problem"
     version = 1
+    takes_prompt = True
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
@@ -35,6 +36,8 @@ class Problem(Env):
             _check_messages(messages)
 
     async def reset(self, task: Task) -> Observation:
+        if self.ctx.prompt is not None:
+            return Observation(self.ctx.prompt.messages(task.data or {}))
         if task.get("messages") is not None:
             return Observation(task["messages"])
         return Observation([{"role": "user", "content": task["prompt"]}])

@@ -11,22 +11,37 @@ __all__ = ["Completion", "Policy", "Request", "check_sampling", "make_policy"]
 
 
 def make_policy(loaded: LoadedConfig, redactor: Redactor) -> Policy:
-    """The policy that `policy.model` names: `scripted:FILE` or `scripted:module:function`, else a chat endpoint."""
+    """The policy that `policy.model` names.
+
+    `local` or `local:FILE.gguf` runs in this process, `scripted:FILE` or `scripted:module:function` answers by rule;
+    any other name is a model at a chat endpoint.
+    """
     config = loaded.run.policy
     if not config.model:
-        raise UsageError("no model: give --model NAME with --base-url URL, or --model scripted:FILE")
+        raise UsageError("no model: give --model NAME with --base-url URL, or --model local")
     model = expand(config.model, where="policy.model")
-    if model.startswith("scripted:"):
+    kind, _, target = model.partition(":")
+    if kind == "local":
+        from windrow.policies.local import local_policy
+
+        _refuse(loaded, "local", "base_url", "api_key_env")
+        return local_policy(target, config.local, redactor)
+    _refuse(loaded, "scripted" if kind == "scripted" else "chat", "local")
+    if kind == "scripted" and target:
         from windrow.policies.scripted import scripted_policy
 
-        for key in ("base_url", "api_key_env"):
-            if getattr(config, key) is not None:
-                origin = loaded.origins.get(f"policy.{key}", key)
-                raise UsageError(f"{origin}: a scripted policy has no endpoint, so {key} would be ignored")
-        return scripted_policy(model.removeprefix("scripted:"))
+        _refuse(loaded, "scripted", "base_url", "api_key_env")
+        return scripted_policy(target)
     from windrow.policies.chat import chat_policy
 
     return chat_policy(config, model, redactor)
+
+
+def _refuse(loaded: LoadedConfig, policy: str, *keys: str) -> None:
+    """Settings that this kind of policy would ignore are errors."""
+    for place, origin in loaded.origins.items():
+        if any(place == f"policy.{key}" or place.startswith(f"policy.{key}.") for key in keys):
+            raise UsageError(f"{origin}: a {policy} policy would ignore {place}; leave it out")
 
 
 def check_sampling(policy: Policy, names: set[str], *, where: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -47,6 +48,8 @@ class Policy:
     name: ClassVar[str] = "policy"
     model: str = "policy"
     accepts: frozenset[str] = frozenset()
+    default_sampling: Mapping[str, Json] = {}  # what is asked for where the configuration says nothing
+    default_concurrency: int | None = None
 
     def identity(self) -> dict[str, Json]:
         """What makes this policy answer as it does, for the behaviour fingerprint: nothing volatile."""

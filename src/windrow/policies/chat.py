@@ -98,8 +98,7 @@ class ChatPolicy(Policy):
         probe_timeout_s: float = 20.0,
     ) -> None:
         self.model = model
-        self._base_url = base_url.rstrip("/")
-        self._url = self._base_url + "/chat/completions"
+        self._use(base_url)
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -107,6 +106,10 @@ class ChatPolicy(Policy):
         self._probe = probe
         self._probe_timeout_s = probe_timeout_s
         self._session: aiohttp.ClientSession | None = None
+
+    def _use(self, base_url: str) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._url = self._base_url + "/chat/completions"
 
     async def open(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -133,6 +136,12 @@ class ChatPolicy(Policy):
         if response.status != 200:
             raise self._refusal(response.status, response.headers, body)
         return self._completion(body, response.content_type)
+
+    async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
+        """A raw request to the endpoint: its status and its answer."""
+        assert self._session is not None, "open() comes first"
+        async with self._session.post(self._url, data=_encode(body), allow_redirects=False) as response:
+            return response.status, await response.read()
 
     def _body(self, request: Request) -> dict[str, Json]:
         body: dict[str, Json] = {"model": self.model, "messages": [wire_message(m) for m in request.messages]}

@@ -173,11 +173,11 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def move_aside(path: Path, disk: Disk | None = None) -> Path | None:
+def move_aside(path: Path, *, lock: bool = True, disk: Disk | None = None) -> Path | None:
     """`--overwrite`: the old run gets another name; nothing is deleted. None if there was no run."""
     if not (path / MANIFEST).exists():
         return None
-    lock = Lock(path / "lock")  # nobody else may be writing it
+    held = Lock(path / "lock") if lock else None  # nobody else may be writing it
     try:
         number = 1
         while (aside := path.with_name(f"{path.name}.old-{number}")).exists():
@@ -186,7 +186,8 @@ def move_aside(path: Path, disk: Disk | None = None) -> Path | None:
     except OSError as problem:
         raise StoreError(f"cannot move {path} aside: {problem.strerror}") from None
     finally:
-        lock.release()
+        if held is not None:
+            held.release()
     return aside
 
 

@@ -6,6 +6,10 @@ the index (JSON array), and what was expected.
 
 from __future__ import annotations
 
+import io
+import json
+import math
+import re
 import shutil
 import sys
 import tempfile
@@ -19,8 +23,10 @@ from windrow.errors import UsageError
 from windrow.records import Json
 
 MAX_ROW_BYTES = 64 * 2**20
+BOM = b"\xef\xbb\xbf"
 _decode = msgspec.json.Decoder().decode
 _split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_lenient = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -81,9 +87,7 @@ def parse_row(line: bytes, where: str) -> dict[str, Json] | BadRow:
     """The object on one line, or what is wrong with it."""
     try:
         value = _decode(line)
-    except RecursionError:
-        return BadRow(where, "the JSON is nested too deeply")
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         return BadRow(where, _json_problem(line, problem))
     if not isinstance(value, dict):
         return BadRow(where, f"expected a JSON object, found {_kind(value)}")
@@ -93,14 +97,15 @@ def parse_row(line: bytes, where: str) -> dict[str, Json] | BadRow:
 def open_rows(path: str) -> RowFile:
     """Open a task file (`-` is standard input). JSON lines and a JSON array are told apart by the first character."""
     if path == "-":
-        spool: IO[bytes] = tempfile.TemporaryFile()
-        shutil.copyfileobj(sys.stdin.buffer, spool)
-        return _opened(spool, "<stdin>")
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; give a .jsonl or .json file of tasks")
+        return _opened(_spooled(sys.stdin.buffer), "<stdin>")
     target = Path(path)
     try:
         if target.is_dir():
             raise UsageError(f"{path} is a directory; give a .jsonl or .json file of tasks")
-        return _opened(target.open("rb"), path)
+        file = target.open("rb")
+        return _opened(file if file.seekable() else _spooled(file), path)
     except OSError as problem:
         hint = "; check the path" if isinstance(problem, FileNotFoundError) else ""
         raise UsageError(f"cannot read the task file {path}: {problem.strerror}{hint}") from None
@@ -111,8 +116,9 @@ def spool_rows(rows: Iterable[Mapping[str, Any]], name: str) -> RowFile:
     spool: IO[bytes] = tempfile.TemporaryFile()
     for index, row in enumerate(rows):
         try:
+            _refuse_non_finite(row)
             line = msgspec.json.encode(row)
-        except (TypeError, ValueError, UnicodeError) as problem:
+        except (TypeError, ValueError, RecursionError) as problem:
             raise UsageError(f"{name}[{index}]: the row is not JSON: {problem}") from None
         spool.write(line + b"\n")
     return RowFile(spool, name, label="index")
@@ -125,43 +131,95 @@ def _opened(file: IO[bytes], name: str) -> RowFile:
         raise UsageError(f"{name} is UTF-16; save it as UTF-8")
     if b"\0" in head:
         raise UsageError(f"{name} is a binary file; give JSON lines or a JSON array of tasks")
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    start = head.removeprefix(BOM).lstrip()
     if not start:
         file.seek(0)
-        if not file.read().removeprefix(b"\xef\xbb\xbf").strip():
-            raise UsageError(f"{name} is empty; it should hold one task a line")
+        start = file.read().removeprefix(BOM).lstrip()
+    if not start:
+        raise UsageError(f"{name} is empty; it should hold one task a line")
     if start.startswith(b"["):
-        return _spooled_array(file, name)
-    if head.startswith(b"\xef\xbb\xbf"):
-        spool: IO[bytes] = tempfile.TemporaryFile()
-        file.seek(3)
-        shutil.copyfileobj(file, spool)
-        return RowFile(spool, name)
+        return _opened_array(file, name)
+    if head.startswith(BOM):
+        file.seek(len(BOM))
+        return RowFile(_spooled(file), name)
     return RowFile(file, name)
 
 
-def _spooled_array(file: IO[bytes], name: str) -> RowFile:
+def _opened_array(file: IO[bytes], name: str) -> RowFile:
     """A JSON array as JSON lines, one element a line, so that a row can be read again by offset."""
     file.seek(0)
-    text = file.read().removeprefix(b"\xef\xbb\xbf")
+    text = file.read().removeprefix(BOM)
     try:
-        elements = _split_array(text)
-    except (msgspec.DecodeError, RecursionError) as problem:
-        if _looks_like_lines(text):
-            return RowFile(file, name)
-        raise UsageError(f"{name}: not a valid JSON array: {_json_problem(text, problem)}") from None
+        elements = [bytes(element) for element in _split_array(text)]
+    except (msgspec.DecodeError, RecursionError):
+        if _starts_with_a_whole_array(text):  # JSON lines whose first row is an array: the rows are reported
+            return RowFile(_spooled(io.BytesIO(text)), name)
+        elements = _split_broken_array(text, name)
     if not elements:
         raise UsageError(f"{name} is an empty array; it should hold at least one task")
     spool: IO[bytes] = tempfile.TemporaryFile()
     for element in elements:
-        spool.write(bytes(element).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
+        spool.write(element.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
     return RowFile(spool, name, label="index")
 
 
-def _looks_like_lines(text: bytes) -> bool:
-    """A JSON-lines file whose first line happens to be an array: its rows are reported, not the whole file."""
-    first = text.partition(b"\n")[0]
-    return not isinstance(parse_row(first, ""), BadRow) or first.rstrip().endswith(b"]")
+def _starts_with_a_whole_array(text: bytes) -> bool:
+    try:
+        _split_array(text.partition(b"\n")[0])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _split_broken_array(text: bytes, name: str) -> list[bytes]:
+    """The elements of an array that is not strict JSON, so that each bad one is reported by its index.
+
+    The json module reads what we refuse (NaN, half a surrogate pair); what it cannot read ends the file.
+    """
+    elements: list[bytes] = []
+    try:
+        array = text.decode()
+        position = _space(array, array.index("[") + 1)
+        while True:
+            start = position
+            _, end = _lenient.raw_decode(array, start)
+            elements.append(array[start:end].encode())
+            position = _space(array, end)
+            if array[position : position + 1] != ",":
+                break
+            position = _space(array, position + 1)
+        if array[position : position + 1] != "]" or _space(array, position + 1) != len(array):
+            raise ValueError(f"expected ',' or ']' after it, found {array[position : position + 10]!r}")
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{name}: not UTF-8 text (byte {problem.start})") from None
+    except (ValueError, RecursionError) as problem:
+        raise UsageError(f"{name}[{len(elements)}]: {_json_problem(b'', problem)}") from None
+    return elements
+
+
+def _space(text: str, position: int) -> int:
+    """The position of the first character from `position` on that is not white space."""
+    while text[position : position + 1] in (" ", "\t", "\r", "\n"):
+        position += 1
+    return position
+
+
+def _spooled(stream: IO[bytes]) -> IO[bytes]:
+    spool: IO[bytes] = tempfile.TemporaryFile()
+    shutil.copyfileobj(stream, spool)
+    return spool
+
+
+def _refuse_non_finite(value: Any) -> None:
+    """msgspec would write NaN as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not JSON; write None or a number")
+    if isinstance(value, Mapping):
+        for item in value.values():
+            _refuse_non_finite(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_non_finite(item)
 
 
 def _skip_line(file: IO[bytes]) -> int:
@@ -174,14 +232,20 @@ def _skip_line(file: IO[bytes]) -> int:
 
 
 def _json_problem(text: bytes, problem: Exception) -> str:
+    """What is wrong with `text`, in which the decoder found `problem`."""
     try:
         text.decode()
     except UnicodeDecodeError as unicode_problem:
         return f"not UTF-8 text (byte {unicode_problem.start})"
-    for literal in (b"NaN", b"Infinity"):
-        if literal in text:
-            return f"{literal.decode()} is not JSON; write null or a number"
-    if b"\\ud" in text.lower():
+    if isinstance(problem, RecursionError):
+        return "the JSON is nested too deeply"
+    if isinstance(problem, msgspec.ValidationError):  # JSON, but a number that nothing here can hold
+        return str(problem)
+    at = re.search(r"\(byte (\d+)\)", str(problem))
+    literal = re.match(rb"NaN|Infinity", text[int(at[1]) :]) if at else None
+    if literal:
+        return f"{literal[0].decode()} is not JSON; write null or a number"
+    if re.search(rb"\\ud[89a-f]", text, re.I):
         return f"not valid JSON, perhaps half a surrogate pair (\\ud…): {problem}"
     return f"not valid JSON: {str(problem).removeprefix('JSON is malformed: ')}"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from windrow.config import Sampling
+from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
 from windrow.identity import canonical, digest
 from windrow.records import Json, Task
@@ -167,12 +167,16 @@ def _check_row(row: Mapping[str, Json]) -> None:
     if not all(isinstance(tag, str) for tag in row.get("tags") or ()):
         raise ValueError("'tags' must be a list of strings")
     _expect(row, "sampling", (dict,), 'an object such as {"temperature": 0.7}')
+    sampling = row.get("sampling") or {}
+    for option in sampling:
+        if option not in Sampling.__struct_fields__:
+            raise ValueError(
+                f"'sampling' has no option {option!r}{nearest(option, Sampling.__struct_fields__)}"
+            )
     try:
-        msgspec.convert(row.get("sampling") or {}, Sampling)
+        msgspec.convert(sampling, Sampling)
     except msgspec.ValidationError as problem:
-        raise ValueError(
-            f"'sampling': {str(problem).replace('Object contains unknown', 'unknown')}"
-        ) from None
+        raise ValueError(f"'sampling': {problem}") from None
 
 
 def _expect(row: Mapping[str, Json], field: str, types: tuple[type, ...], expected: str) -> None:

@@ -1,0 +1,79 @@
+"""What is installed here, and what an endpoint can do."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import resource
+from importlib.metadata import PackageNotFoundError, version
+
+from windrow.config import OPTIONS, load_config
+from windrow.policies.doctor import Finding, examine
+from windrow.policies.models import MODELS
+from windrow.secrets import Redactor
+from windrow.version import __version__
+
+HELP = "what is installed, what an endpoint can do"
+
+EXTRAS = {
+    "local": ("xllamacpp",),
+    "parquet": ("pyarrow",),
+    "hf": ("datasets",),
+    "math": ("math-verify",),
+}
+MARKS = {True: "ok", None: "--", False: "!!"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--base-url", metavar="URL", help="an endpoint to try")
+    parser.add_argument("--model", help="the model to ask there")
+    parser.add_argument(
+        "--api-key-env", metavar="NAME", help="the variable that holds the key (OPENAI_API_KEY)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    findings = _here()
+    if arguments.model is not None or arguments.base_url is not None:
+        findings += _endpoint(arguments)
+    for finding in findings:
+        print(f"{MARKS[finding.ok]}  {finding.name:<12} {finding.detail}")
+    return 1 if any(finding.ok is False for finding in findings) else 0
+
+
+def _here() -> list[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    findings = [
+        Finding("windrow", True, f"{__version__} on Python {platform.python_version()}, {cores} cores"),
+        Finding("open files", True if files >= 4096 else None, f"{files:,} at a time (ulimit -n)"),
+    ]
+    for extra, packages in EXTRAS.items():
+        found = [_installed(package) for package in packages]
+        line = ", ".join(name for name in found if name) if all(found) else f"pip install 'windrow[{extra}]'"
+        findings.append(Finding(f"[{extra}]", True if all(found) else None, line))
+    for model in MODELS.values():
+        here = model.path.exists()
+        detail = str(model.path) if here else f"windrow models pull {model.name}"
+        findings.append(Finding(model.name, True if here else None, detail))
+    return findings
+
+
+def _endpoint(arguments: argparse.Namespace) -> list[Finding]:
+    from windrow.policies import make_policy
+    from windrow.policies.chat import ChatPolicy
+
+    options = {name: getattr(arguments, name, None) for name in OPTIONS}
+    policy = make_policy(load_config((), options), Redactor())
+    if not isinstance(policy, ChatPolicy):
+        return [Finding("endpoint", None, f"{policy.model} has no endpoint to examine")]
+    return asyncio.run(examine(policy))
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return None
