@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from windrow.engine.freeze import Freezer, number
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, Step
@@ -85,6 +87,7 @@ class Recorder:
         sampling: Mapping[str, Json] | None,
     ) -> Message | None:
         """A model call ended, with a completion or without one; returns the reply as it is recorded."""
+        freeze = self._freezer
         turn = len(self._turns)
         reads = ((0, len(self.messages)),)
         reply = None
@@ -96,15 +99,16 @@ class Recorder:
                 tool_calls=completion.tool_calls or None,
                 reasoning=completion.reasoning,
             )
-            reply = self._freezer.message(said, "policy", turn=turn)
+            reply = freeze.message(said, "policy", turn=turn)
             self.messages.append(reply)
+        model = freeze.value(completion.model, "model") if completion else None
         self._turns.append(
             {
                 "role": "agent",
                 "reads": reads,
                 "writes": len(self.messages) - 1 if reply else None,
                 "tokens": completion.tokens if completion else None,
-                "finish": completion.finish if completion else None,
+                "finish": freeze.value(completion.finish, "finish") if completion else None,
                 "usage": completion.usage if completion else None,
                 "versions": ((0, completion.version),) if completion and completion.version else (),
                 "started_at": time.time() - seconds,
@@ -113,14 +117,18 @@ class Recorder:
                 "retries": retries,
                 "tool_calls": (),
                 "tools_seconds": 0.0,
-                "model": completion.model if completion and completion.model != self.policy.model else None,
+                "model": model if model != self.policy.model else None,
                 "sampling": dict(sampling) if sampling else None,
             }
         )
         return reply
 
     def tools_ran(self, calls: Iterable[ToolCall], seconds: float) -> None:
-        self._turns[-1]["tool_calls"] += tuple(calls)
+        frozen = (
+            msgspec.structs.replace(call, error=self._freezer.text(call.error)) if call.error else call
+            for call in calls
+        )
+        self._turns[-1]["tool_calls"] += tuple(frozen)
         self._turns[-1]["tools_seconds"] += seconds
 
     def stepped(self, step: Step) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from windrow.errors import InfraError
+from windrow.errors import InfraError, PolicyError
 from windrow.records import Call, Json, Message, Tokens, Usage
 
 MAX_BACKOFF_S = 60.0
@@ -73,7 +73,7 @@ async def complete(
     while True:
         try:
             async with asyncio.timeout(timeout_s):
-                completion = await policy.complete(request)
+                completion = _checked(await policy.complete(request), policy)
             return completion if not tries else msgspec.structs.replace(completion, retries=tries)
         except TimeoutError:
             problem = InfraError(f"no answer within {timeout_s:g} s", kind="call_timeout", again=False)
@@ -85,6 +85,37 @@ async def complete(
                 raise
             await asyncio.sleep(pause_s(tries, backoff_s, problem.retry_after_s))
             tries += 1
+
+
+def _checked(completion: Completion, policy: Policy) -> Completion:
+    """A policy is a user's code too: what cannot be written down is told to be its fault."""
+    if not isinstance(completion, Completion):
+        raise PolicyError(
+            f"policy {policy.model!r} returned {type(completion).__name__}; expected a Completion",
+            kind="bad_completion",
+        )
+    wrong = next((name for name, kinds in _KINDS if not isinstance(getattr(completion, name), kinds)), None)
+    if wrong is None and all(isinstance(call, Call) for call in completion.tool_calls):
+        return completion
+    wrong = wrong or "tool_calls"
+    raise PolicyError(
+        f"policy {policy.model!r} returned a Completion whose {wrong!r} is {getattr(completion, wrong)!r:.80}",
+        kind="bad_completion",
+    )
+
+
+_TEXT = (str, type(None))
+_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("content", _TEXT),
+    ("tool_calls", (tuple, list)),
+    ("reasoning", _TEXT),
+    ("finish", _TEXT),
+    ("usage", (Usage, type(None))),
+    ("tokens", (Tokens, type(None))),
+    ("model", _TEXT),
+    ("version", _TEXT),
+    ("first_token_s", (int, float, type(None))),
+)
 
 
 def pause_s(tries: int, backoff_s: float, retry_after_s: float | None) -> float:

@@ -28,17 +28,19 @@ from windrow.naming import resolve
 from windrow.policies.base import Completion, Policy, Request
 from windrow.records import Json, Usage
 
+_GROUP = re.compile(r"\{(\d+)\}")
+
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`kind` is http_STATUS, transport or hang; `first` tries of a call fail, or a `rate` of the attempts."""
 
-    kind: str
+    kind: Annotated[str, msgspec.Meta(pattern=r"^(http_[1-5]\d\d|transport|hang)$")]
     first: int = 0
     rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    reply: str | list[str]
+    reply: str | Annotated[list[str], msgspec.Meta(min_length=1)]
     match: str | None = None
     finish: str = "stop"
     latency_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -110,7 +112,8 @@ class CallablePolicy(Policy):
             return _completion(result, "stop", request)
         if not isinstance(result, Completion):
             raise PolicyError(
-                f"{self.model} returned {type(result).__name__}; expected a string or Completion"
+                f"{self.model} returned {type(result).__name__}; expected a string or Completion",
+                kind="bad_completion",
             )
         return result
 
@@ -128,10 +131,10 @@ def read_script(path: Path) -> Script:
     try:
         script = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Script)
         for rule in script.replies:
-            re.compile(rule.match or "")
+            _check_groups(rule)
     except OSError as problem:
         raise UsageError(f"cannot read the script {path}: {problem.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError, re.error) as problem:
+    except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError, re.error, ValueError) as problem:
         raise UsageError(f"{path} is not a script of replies: {problem}") from None
     return script
 
@@ -140,7 +143,17 @@ def _reply(rule: Rule, match: re.Match[str] | None, request: Request) -> str:
     text = rule.reply if isinstance(rule.reply, str) else rule.reply[min(request.turn, len(rule.reply) - 1)]
     if match is None:
         return text
-    return re.sub(r"\{(\d+)\}", lambda m: match.group(int(m.group(1))) or "", text)
+    return _GROUP.sub(lambda found: match.group(int(found[1])) or "", text)
+
+
+def _check_groups(rule: Rule) -> None:
+    if rule.match is None:
+        return
+    groups = re.compile(rule.match).groups
+    for text in [rule.reply] if isinstance(rule.reply, str) else rule.reply:
+        for number in _GROUP.findall(text):
+            if int(number) > groups:
+                raise ValueError(f"{{{number}}} in a reply: {rule.match!r} has {groups} groups")
 
 
 def _completion(text: str, finish: str, request: Request) -> Completion:

@@ -1,0 +1,36 @@
+"""Short ways through the public doors: collect into a list, a policy from a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import windrow
+from windrow import Rollout
+from windrow.policies.scripted import CallablePolicy
+
+NO_WAIT = "policy.backoff_s=0"
+
+
+def answering(reply: str | Callable[..., Any]) -> CallablePolicy:
+    """A policy that says `reply`, or what the function makes of the request."""
+    return CallablePolicy(reply if callable(reply) else lambda request: reply, name="test")
+
+
+async def collected(tasks: Any, **options: Any) -> list[Rollout]:
+    """What one call of `windrow.collect` yields."""
+    options["sets"] = [NO_WAIT, *options.get("sets", ())]
+    return [rollout async for rollout in windrow.collect(tasks, **options)]
+
+
+async def single(tasks: Any, **options: Any) -> Rollout:
+    """The only rollout that one call yields; without retries, so that a failure shows as it is."""
+    [rollout] = await collected(tasks, **{"retries": 0, **options})
+    return rollout
+
+
+def lines(run: Path) -> list[bytes]:
+    """The log of a run as it is on disk."""
+    log = run / "rollouts.jsonl"
+    return log.read_bytes().splitlines() if log.exists() else []
