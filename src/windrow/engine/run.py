@@ -53,7 +53,7 @@ class Control:
     def __init__(self) -> None:
         self.stopping = False
         self._cancellable: set[asyncio.Task[object]] = set()
-        self._cut: Counter[asyncio.Task[object]] = Counter()  # cancellations of this control, not yet absorbed
+        self._cut: Counter[asyncio.Task[object]] = Counter()  # cancelled by this control, not absorbed yet
 
     def stop(self) -> None:
         self.stopping = True

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from windrow.engine.threads import in_thread
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
 from windrow.tools import Tool, ToolResult
@@ -75,5 +76,5 @@ async def _called(tool: Tool, arguments: dict[str, Json]) -> str:
     if inspect.iscoroutinefunction(tool.call):
         result = await tool.call(**arguments)
     else:
-        result = await asyncio.to_thread(tool.call, **arguments)
+        result = await in_thread(tool.call, **arguments)
     return result if isinstance(result, str) else msgspec.json.encode(result).decode()

@@ -6,7 +6,6 @@ cannot hold up the run; with the attribute `after_commit = True` it runs once th
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from windrow.config import ScorerConfig, expand, nearest
 from windrow.engine.episode import verdict_of
+from windrow.engine.threads import in_thread
 from windrow.engine.world import Scorer, Verdict
 from windrow.envs import Episode
 from windrow.errors import ScorerError, UsageError
@@ -81,7 +81,7 @@ class FunctionScorer:
         if inspect.iscoroutinefunction(self._function):
             result = await self._function(*arguments, **self._settings)
         else:
-            result = await asyncio.to_thread(self._function, *arguments, **self._settings)
+            result = await in_thread(self._function, *arguments, **self._settings)
         return _verdict(result, self.name, self._weight)
 
 
