@@ -355,7 +355,7 @@ def open_collection(
         return Collection(prepared, prepared.tasks, gate=gate, on_warning=on_warning)
     if redo is not None:
         parse_where(redo)
-    path = Path(prepared.run.out) if prepared.run.out else prepared.default_out()
+    path = prepared.out
     aside = move_aside(path, lock=prepared.run.lock, disk=disk) if overwrite else None
     directory = RunDirectory(path, lock=prepared.run.lock, disk=disk)
     try:

@@ -8,11 +8,12 @@ value is used and never written to a file.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -186,7 +187,7 @@ def load_config(
         if name not in OPTIONS:
             raise UsageError(f"unknown option {name!r}{nearest(name, OPTIONS)}")
         if value is not None:
-            flag = "--" + name.rstrip("_").replace("_", "-")
+            flag = "--scorer" if name == "scorers" else "--" + name.rstrip("_").replace("_", "-")
             _assign(tree, OPTIONS[name], _shaped(OPTIONS[name], value), flag, origins)
     for assignment in sets:
         key, equals, text = assignment.partition("=")
@@ -194,10 +195,25 @@ def load_config(
             raise UsageError(f"--set {assignment!r}: expected KEY=VALUE, such as --set limits.max_turns=5")
         value = _shaped(key.strip(), _parse_scalar(text, assignment))
         _assign(tree, key.strip(), value, f"--set {key.strip()}", origins)
+    for key, value in _leaves("", tree):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{_origin(key, origins)}{key}: expected a finite number, found {value}")
     try:
         return LoadedConfig(msgspec.convert(tree, RunConfig), origins)
     except msgspec.ValidationError as problem:
         raise UsageError(_explain(str(problem), tree, origins)) from None
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every plain value under `key`, with its place as `_explain` spells it."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _leaves(f"{key}.{name}".removeprefix("."), item)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _leaves(f"{key}[{number}]", item)
+    else:
+        yield key, value
 
 
 def as_tree(config: msgspec.Struct) -> dict[str, Any]:
@@ -273,20 +289,26 @@ def _assign(tree: dict[str, Any], key: str, value: Any, origin: str, origins: di
         node[last] = {**before, **value}
     else:
         node[last] = value
-    origins[key] = origin
+    origins.update(dict.fromkeys(_places(key, value), origin))
 
 
-def _merge(tree: dict[str, Any], data: dict[str, Any]) -> None:
+def _places(key: str, value: Any) -> Iterator[str]:
+    """The dotted keys that are set when `key` is given `value`."""
+    yield key
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _places(f"{key}.{name}", item)
+
+
+def _merge(tree: dict[str, Any], data: dict[str, Any], *, top: bool = True) -> None:
     """Lay one file's mapping over another's; a section that names another env or agent takes its whole place."""
     for key, value in data.items():
-        value = _shaped(key, value)
+        value = _shaped(key, value) if top else value
         before = tree.get(key)
-        if (
-            isinstance(value, dict)
-            and isinstance(before, dict)
-            and value.get("name") in (None, before.get("name"))
-        ):
-            _merge(before, value)
+        if not (isinstance(value, dict) and isinstance(before, dict)):
+            tree[key] = value
+        elif not top or value.get("name") in (None, before.get("name")):
+            _merge(before, value, top=False)
         else:
             tree[key] = value
 
@@ -333,9 +355,16 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     def visit(node: Any, prefix: str) -> None:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                dotted = f"{prefix}{key.value}"
-                lines[dotted] = f"{path}:{key.start_mark.line + 1}"
-                visit(value, dotted + ".")
+                dotted = f"{prefix}.{key.value}".removeprefix(".")
+                line = f"{path}:{key.start_mark.line + 1}"
+                if dotted in lines:
+                    raise UsageError(f"{line}: {dotted} is set twice, first at {lines[dotted]}")
+                lines[dotted] = line
+                visit(value, dotted)
+        elif isinstance(node, yaml.SequenceNode):
+            for number, item in enumerate(node.value):
+                lines[f"{prefix}[{number}]"] = f"{path}:{item.start_mark.line + 1}"
+                visit(item, f"{prefix}[{number}]")
 
     visit(node, "")
     return data, lines
@@ -352,15 +381,19 @@ def _parse_scalar(text: str, assignment: str) -> Any:
 
 def _explain(problem: str, tree: dict[str, Any], origins: dict[str, str]) -> str:
     """msgspec's complaint in our words, with the place the value came from."""
-    match = re.fullmatch(r"(.*?)(?: - at `\$\.?(.*)`)?", problem, re.S)
+    match = re.fullmatch(r"(.*?)(?: - at (`key` in )?`\$\.?(.*)`)?", problem, re.S)
     assert match is not None
-    text, section = match.group(1), match.group(2) or ""
+    text, in_key, section = match.group(1), match.group(2), (match.group(3) or "").replace("[...]", "")
+    if in_key:
+        text = "keys must be text; put quotes around them"
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
     if unknown:
         key = f"{section}.{unknown.group(1)}" if section else unknown.group(1)
         names = [field.encode_name for field in msgspec.structs.fields(_section_type(section))]
         where = _origin(key, origins)
         return f"{where}unknown key {key!r}{nearest(unknown.group(1), names)} (known: {', '.join(names)})"
+    if text.startswith("Invalid enum value"):
+        text += f" (known: {', '.join(_choices(section))})"
     return f"{_origin(section, origins)}{section or 'configuration'}: {text[:1].lower()}{text[1:]}"
 
 
@@ -379,12 +412,22 @@ def _section_type(section: str) -> type[msgspec.Struct]:
     return types.get(section, ScorerConfig)
 
 
+def _choices(key: str) -> tuple[str, ...]:
+    """The values that a key of a few fixed ones may have."""
+    section, _, name = key.rpartition(".")
+    fields = {field.encode_name: field for field in msgspec.structs.fields(_section_type(section))}
+    return get_args(fields[name].type)
+
+
 def _origin(key: str, origins: dict[str, str]) -> str:
-    """Where `key`, or the nearest thing around it, was set, as a prefix for a message."""
+    """Where `key`, something in it, or the nearest thing around it was set, as a prefix for a message."""
+    inside = [origin for place, origin in origins.items() if place.startswith((f"{key}.", f"{key}["))]
+    if key not in origins and inside:
+        return f"{inside[-1]}: "
     while key:
         if key in origins:
             return f"{origins[key]}: "
-        key = key.rpartition(".")[0] if "." in key else key.partition("[")[0] if "[" in key else ""
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
     return ""
 
 

@@ -60,8 +60,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def run(self) -> RunConfig:
         return self.loaded.run
 
-    def default_out(self) -> Path:
-        """runs/<source>[-<split>]-<model>-<8 hex of the behaviour fingerprint>."""
+    @property
+    def out(self) -> Path:
+        """The run directory: what `out` says, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
+        if self.run.out:
+            return Path(expand(self.run.out, where="out"))
         model = self.world.policy.model.removeprefix("scripted:")
         parts = [self.source.name, self.source.split, model, self.behaviour.hash[:8]]
         return Path("runs") / "-".join(_slug(part) for part in parts if part)
@@ -173,19 +176,20 @@ class _Survey:
 
 def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> Source:
     config = loaded.run.tasks
+    source = expand(config.source, where="tasks.source")
     if parts.rows is not None:
-        rows = spool_rows(parts.rows, config.source or "rows")
-        name = config.source or "rows"
+        name = source or "rows"
+        rows = spool_rows(parts.rows, name)
     else:
         if not config.path:
             raise UsageError("no tasks: give a .jsonl or .json file, or - for standard input")
         path = expand(config.path, where="tasks.path")
         rows = open_rows(path)
-        name = config.source or ("stdin" if path == "-" else Path(path).stem)
+        name = source or ("stdin" if path == "-" else Path(path).stem)
     return scan(
         rows,
         name=name,
-        split=config.split,
+        split=expand(config.split, where="tasks.split"),
         check=survey.check,
         watch=survey.watch,
         skip_invalid=config.skip_invalid,

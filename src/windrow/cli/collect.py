@@ -164,7 +164,7 @@ def _dry_run(prepared: Prepared) -> int:
     print(
         f"{len(collection.plan.tasks):,} tasks × {prepared.run.samples} = {len(collection.plan):,} rollouts"
     )
-    print(f"run directory: {prepared.run.out or prepared.default_out()}")
+    print(f"run directory: {prepared.out}")
     print(f"behaviour: {prepared.behaviour.hash}")
     print(f"env {cast.env_name}, agent {cast.agent_name}, model {prepared.world.policy.model}")
     print(f"scorers: {', '.join(scorer.name for scorer in cast.scorers) or 'none'}")

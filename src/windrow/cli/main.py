@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -30,7 +31,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def flags(self) -> list[str]:
-        return [flag for action in self._actions for flag in action.option_strings]
+        """Every flag of this parser and of the commands below it."""
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        below = (action.choices for action in self._actions if isinstance(action.choices, dict))
+        return flags + [flag for parsers in below for parser in parsers.values() for flag in parser.flags()]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except WindrowError as problem:
         if debug:
-            raise
-        print(f"windrow: {problem}", file=sys.stderr)
+            traceback.print_exc()
+        else:
+            print(f"windrow: {problem}", file=sys.stderr)
         return 2 if isinstance(problem, UsageError) else 1
     except KeyboardInterrupt:
         return 130
@@ -50,9 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as problem:
         if debug:
-            raise
-        what = f"{type(problem).__name__}: {problem}"
-        print(f"windrow: internal error: {what} (--debug shows where)", file=sys.stderr)
+            traceback.print_exc()
+        else:
+            what = f"{type(problem).__name__}: {problem}"
+            print(f"windrow: internal error: {what} (--debug shows where)", file=sys.stderr)
         return 1
 
 
@@ -64,8 +70,10 @@ def _run(arguments: list[str]) -> int:
         prog="windrow", description="Collect rollouts: run tasks against a policy, record, grade."
     )
     parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    _check_command(wanted)
     # Only the wanted command's module is imported, so that `windrow ls` does not pay for an HTTP client.
     subparsers: dict[str, Parser] = {}
     for name in COMMANDS:
@@ -77,7 +85,6 @@ def _run(arguments: list[str]) -> int:
         module.add_arguments(subparsers[name])
     known, unknown = parser.parse_known_args(arguments)
     if known.command is None:
-        _check_command(wanted)
         parser.print_help()
         return 0
     if unknown:
@@ -86,9 +93,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _check_command(wanted: str | None) -> None:
-    from windrow.config import nearest
+    if wanted is not None and wanted not in COMMANDS:
+        from windrow.config import nearest
 
-    if wanted is not None:
         raise UsageError(
             f"unknown command {wanted!r}{nearest(wanted, COMMANDS)} (commands: {', '.join(COMMANDS)})"
         )
