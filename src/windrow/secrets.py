@@ -11,6 +11,7 @@ import os
 import msgspec
 
 from windrow.errors import UsageError
+from windrow.records import Json
 
 MASK = "[redacted]"
 MIN_SECRET_CHARS = 8  # a placeholder such as "none" or "EMPTY" is no secret, and would mask ordinary words
@@ -18,24 +19,38 @@ MIN_SECRET_CHARS = 8  # a placeholder such as "none" or "EMPTY" is no secret, an
 
 class Redactor:
     def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._bytes: list[bytes] = []
+        self._forms: list[str] = []  # each secret as it is, and as it stands inside JSON text
+        self._bytes: list[bytes] = []  # the same, in an encoded line
 
     def add(self, secret: str) -> None:
-        if len(secret) >= MIN_SECRET_CHARS and secret not in self._texts:
-            self._texts.append(secret)
-            self._bytes += sorted({secret.encode(), msgspec.json.encode(secret)[1:-1]})
+        if len(secret) >= MIN_SECRET_CHARS and secret not in self._forms:
+            self._forms += sorted({secret, _escaped(secret).decode(), secret.replace("/", "\\/")})
+            self._bytes = [_escaped(form) for form in self._forms]
 
     def text(self, text: str) -> str:
-        for secret in self._texts:
-            text = text.replace(secret, MASK)
+        for form in self._forms:
+            text = text.replace(form, MASK)
         return text
 
-    def line(self, line: bytes) -> bytes:
-        for secret in self._bytes:
-            if secret in line:
-                line = line.replace(secret, MASK.encode())
-        return line
+    def line(self, lines: bytes) -> bytes:
+        """JSON lines with the secrets taken out of their strings; a number is never touched."""
+        if not any(form in lines for form in self._bytes):
+            return lines
+        return b"\n".join(
+            line and msgspec.json.encode(self._value(msgspec.json.decode(line)))
+            for line in lines.split(b"\n")
+        )
+
+    def _value(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(key): self._value(item) for key, item in value.items()}
+        return [self._value(item) for item in value] if isinstance(value, list) else value
+
+
+def _escaped(text: str) -> bytes:
+    return msgspec.json.encode(text)[1:-1]
 
 
 def api_key(name: str, redactor: Redactor, *, required: bool) -> str | None:

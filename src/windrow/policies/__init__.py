@@ -30,7 +30,7 @@ def make_policy(loaded: LoadedConfig, redactor: Redactor) -> Policy:
     if kind == "scripted" and target:
         from windrow.policies.scripted import scripted_policy
 
-        _refuse(loaded, "scripted", "base_url", "api_key_env")
+        _refuse(loaded, "scripted", "base_url", "api_key_env", "probe", "probe_timeout_s")
         return scripted_policy(target)
     from windrow.policies.chat import chat_policy
 

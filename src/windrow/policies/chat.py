@@ -220,7 +220,7 @@ class ChatPolicy(Policy):
             except PolicyError as problem:
                 raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
         elif status == 404 or (400 <= status < 500 and "model" in self._shown(body).lower()):
-            known = f" It serves: {', '.join(models[:10])}." if models else ""
+            known = self._redactor.text(f" It serves: {', '.join(models[:10])}.") if models else ""
             raise EndpointError(
                 f"model {self.model!r} is not known at {self._base_url}.{known} "
                 f"It answered {status}: {self._shown(body)}"
@@ -269,14 +269,7 @@ def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPol
     if not config.base_url:
         raise UsageError(f"--model {model}: give --base-url URL of an OpenAI-compatible endpoint (…/v1)")
     base_url = expand(config.base_url, where="policy.base_url")
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"--base-url {base_url!r}: expected http://host[:port]/v1 or https://…")
-    if parts.username or parts.password or parts.query:
-        raise UsageError(
-            "--base-url must not hold a user name, a password or a query: a key is given through the "
-            "environment variable that --api-key-env names"
-        )
+    _check_url(base_url)
     key = api_key(
         config.api_key_env or DEFAULT_KEY_VARIABLE, redactor, required=config.api_key_env is not None
     )
@@ -288,6 +281,22 @@ def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPol
         probe=config.probe,
         probe_timeout_s=config.probe_timeout_s,
     )
+
+
+def _check_url(base_url: str) -> None:
+    try:
+        parts = urlsplit(base_url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        secret = "@" in parts.netloc or bool(parts.query or parts.fragment)
+    except ValueError:
+        valid = secret = False
+    if secret or ("@" in base_url and not valid):  # not quoted back
+        raise UsageError(
+            "--base-url must not hold a user name, a password or a query: a key is given through the "
+            "environment variable that --api-key-env names"
+        )
+    if not valid:
+        raise UsageError(f"--base-url {base_url!r}: expected http://host[:port]/v1 or https://…")
 
 
 def wire_message(message: Message) -> dict[str, Json]:
