@@ -6,10 +6,29 @@ STAMP := $(VENV)/.stamp
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint test mutants bench-quick format clean
+.PHONY: help demo setup check lint test mutants bench-quick format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(BIN)/.demo ## sample and grade a real language model here: no key, no GPU, no hub
+	@$(BIN)/windrow models pull
+	$(BIN)/windrow collect examples/demo.jsonl --model local -k 4 --temperature 0.8 --max-tokens 96 --out runs/demo
+	@echo
+	@$(BIN)/windrow stats runs/demo
+	@echo
+	@echo "Try next:"
+	@echo "  . $(BIN)/activate"
+	@echo "  windrow show runs/demo                     every rollout, a line each; with an id, its transcript"
+	@echo "  windrow collect examples/demo.jsonl --model local -k 8 --temperature 0.8 --max-tokens 96 --out runs/demo"
+	@echo "                                             four more samples a task: what is there is kept"
+	@echo "  windrow collect tasks.jsonl --model NAME --base-url http://HOST:PORT/v1 -k 4"
+	@echo "                                             your own tasks, your own endpoint"
+
+$(BIN)/.demo: pyproject.toml .ci/venv
+	.ci/venv $(VENV) $(PYTHON)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local]'
+	@touch $@
 
 setup: $(STAMP) ## make .venv with the package (editable) and the pinned tools
 

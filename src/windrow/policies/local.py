@@ -67,7 +67,10 @@ def local_policy(target: str, config: LocalConfig, redactor: Redactor) -> LocalP
 
 
 def default_threads() -> int:
-    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    """As many as there are idle cores now. llama.cpp's threads wait for each other in a spin: one more than there
+    are cores for costs far more than one fewer (measured: bench/RESULTS.md)."""
+    idle = len(os.sched_getaffinity(0)) - int(os.getloadavg()[0])
+    return max(1, min(idle, MAX_THREADS))
 
 
 def _start(path: Path, alias: str, config: LocalConfig) -> Any:
