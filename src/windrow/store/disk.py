@@ -5,6 +5,7 @@ The store makes its promises in terms of these, so that a test can take its plac
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,10 +13,14 @@ from pathlib import Path
 class Disk:
     def open(self, path: Path) -> int:
         """A descriptor for reading and appending; the file is made if need be, and its name is durable."""
-        made = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        if made:
-            self.sync_directory(path.parent)
+        try:
+            self.sync_directory(
+                path.parent
+            )  # also for a file that is there: its maker may have been killed before
+        except BaseException:
+            os.close(descriptor)
+            raise
         return descriptor
 
     def write(self, descriptor: int, data: memoryview) -> int:
@@ -54,4 +59,7 @@ def write_all(disk: Disk, descriptor: int, data: bytes) -> None:
     """Write every byte, or raise OSError."""
     view = memoryview(data)
     while view:
-        view = view[disk.write(descriptor, view) :]
+        written = disk.write(descriptor, view)
+        if not written:
+            raise OSError(errno.EIO, "nothing was written")
+        view = view[written:]

@@ -28,11 +28,10 @@ class Log:
         self.torn: Path | None = None
         self._disk = disk
         try:
-            self._descriptor = disk.open(path)
-            self.torn = set_torn_tail_aside(path, self._descriptor, disk)
-            self._committed = os.fstat(self._descriptor).st_size
+            self._descriptor = self._opened()
         except OSError as problem:
             raise StoreError(f"cannot open {path} for writing: {problem.strerror}") from None
+        self._committed = os.fstat(self._descriptor).st_size
         self._pending: list[tuple[bytes, Waiter]] = []
         self._flushing = False
         self._failure: StoreError | None = None
@@ -56,9 +55,28 @@ class Log:
         self._write([data])
 
     def close(self) -> None:
-        """Close the file once what is under way is written."""
+        """Close the file once everything that was given to `append` is written."""
         self._thread.shutdown(wait=True)
-        os.close(self._descriptor)
+        waiting, self._pending = self._pending, []
+        problem: BaseException | None = self._failure
+        try:
+            if waiting and problem is None:
+                self._write([line for line, _ in waiting])
+        except StoreError as failure:
+            problem = failure
+        finally:
+            os.close(self._descriptor)
+            _tell([waiter for _, waiter in waiting], problem)
+
+    def _opened(self) -> int:
+        descriptor = self._disk.open(self.path)
+        try:
+            self.torn = set_torn_tail_aside(self.path, descriptor, self._disk)
+            self._disk.sync(descriptor)  # whole lines that a killed writer left may be in memory only
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         batch, self._pending = self._pending, []
@@ -69,18 +87,12 @@ class Log:
     def _flushed(self, waiters: list[Waiter], written: asyncio.Future[None]) -> None:
         self._flushing = False
         problem = written.exception()
-        if problem is None:
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            if self._pending:
-                self._flush(written.get_loop())
-            return
-        waiters += [waiter for _, waiter in self._pending]
-        self._pending = []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(problem)
+        if problem is not None:
+            waiters += [waiter for _, waiter in self._pending]
+            self._pending = []
+        _tell(waiters, problem)
+        if self._pending:
+            self._flush(written.get_loop())
 
     def _write(self, lines: list[bytes]) -> None:
         """Append and sync. Either all of `lines` are durable, or the log is as it was and takes no more."""
@@ -92,7 +104,7 @@ class Log:
                 f"cannot write {self.path}: {problem.strerror}. What was collected before is safe; free some "
                 f"space and run the same command again"
             )
-            self._cut_back()
+            self._cut_back(sync=True)
             raise self._failure from None
         try:
             self._disk.sync(self._descriptor)
@@ -102,15 +114,27 @@ class Log:
                 f"the disk did not take what was written to {self.path} (fsync: {problem.strerror}). Check the "
                 f"disk, then run the same command again"
             )
+            self._cut_back(sync=False)
             raise self._failure from None
         self._committed += len(data)
 
-    def _cut_back(self) -> None:
+    def _cut_back(self, *, sync: bool) -> None:
         try:
             self._disk.truncate(self._descriptor, self._committed)
-            self._disk.sync(self._descriptor)
+            if sync:
+                self._disk.sync(self._descriptor)
         except OSError:
             return  # the next writer finds a torn tail and sets it aside
+
+
+def _tell(waiters: list[Waiter], problem: BaseException | None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if problem is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(problem)
 
 
 def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk) -> Path | None:
