@@ -173,7 +173,7 @@ class Collection:
 
         async def committed(slot: Slot, rollout: Rollout, settled: bool) -> None:
             self._count(slot, rollout)
-            if rollout.grade == "pending":
+            if rollout.grade == "pending" and not control.cancelled:
                 rollout = await self._grade(rollout)
             await on_commit(rollout)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
+
+from windrow.engine.cancel import is_cancelled
 from windrow.engine.freeze import Freezer, number
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
@@ -17,6 +21,8 @@ from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot
 
 T = TypeVar("T")
+
+CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
 async def attempt(slot: Slot, world: World) -> Rollout:
@@ -54,9 +60,12 @@ async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) 
             await _play(slot, world, cast, recorder, env)
             if recorder.status in ("completed", "truncated"):
                 await _score(world, cast, recorder, env)
-    except Exception as problem:
+    except (Exception, asyncio.CancelledError) as problem:
         # Whatever an environment or agent raises is a failed attempt, never a failed run.
-        recorder.fail(error_record(problem, owner="env", phase=recorder.phase))
+        if is_cancelled(problem):
+            raise
+        owner: Owner = "policy" if recorder.phase == "policy" else "env"
+        recorder.fail(error_record(problem, owner=owner, phase=recorder.phase))
 
 
 async def _play(slot: Slot, world: World, cast: Cast, recorder: Recorder, env: Env) -> None:
@@ -82,19 +91,25 @@ async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None
     """The environment's own score, then the scorers that run before the commit."""
     before_commit = [scorer for scorer in cast.scorers if not scorer.after_commit]
     own_score = type(env).score is not Env.score
-    if own_score or before_commit:
-        episode = recorder.episode()
+    if own_score or before_commit or recorder.has_step_rewards():
         limit = world.limits.score_timeout_s
         owner: Owner = "env"
         with recorder.timed("score"):
             try:
                 if own_score:
-                    recorder.judged(_own_verdict(await within(limit, env.score(episode), "Env.score")))
-                owner = "scorer"
+                    recorder.judged(
+                        _own_verdict(await within(limit, env.score(recorder.episode()), "Env.score"))
+                    )
                 for scorer in before_commit:
-                    recorder.judged(await within(limit, scorer.judge(episode), scorer.name))
+                    owner = "scorer"
+                    recorder.judged(await within(limit, scorer.judge(recorder.episode()), scorer.name))
+                recorder.check_reward()
+            except asyncio.CancelledError:
+                recorder.scoring_cut(own=owner == "env")
+                raise
             except Exception as problem:
-                recorder.scoring_failed(error_record(problem, owner=owner, phase="score"))
+                error = error_record(problem, owner=owner, phase="score")
+                recorder.scoring_failed(msgspec.structs.replace(error, owner=owner))
                 return
     if len(before_commit) < len(cast.scorers):
         recorder.grade = "pending"
@@ -112,6 +127,10 @@ async def within(limit_s: float, work: Awaitable[T], scorer: str) -> T:
         if not clock.expired():
             raise
         raise ScorerError(f"scorer {scorer!r} did not finish within {limit_s:g} s", kind="timeout") from None
+    except asyncio.CancelledError as problem:
+        if is_cancelled(problem):
+            raise
+        raise ScorerError(f"scorer {scorer!r} raised CancelledError", kind="CancelledError") from None
 
 
 def _own_verdict(score: Score | None) -> Verdict:
@@ -128,15 +147,21 @@ def verdict_of(score: Score, *, name: str, weight: float, scorer: str | None) ->
     values = score.value if isinstance(score.value, dict) else {name: (score.value, weight)}
     evidence = freezer.value(score.evidence, f"{name}: evidence")
     scores = {
-        key: RecordedScore(
+        freezer.text(str(key)): RecordedScore(
             value=number(value, f"score {key!r}"),
-            weight=number(share, f"the weight of score {key!r}"),
+            weight=_weight(value, share, f"the weight of score {key!r}"),
             evidence=evidence,
             scorer=scorer,
         )
         for key, (value, share) in values.items()
     }
     return Verdict(scores, freezer.numbers(score.metrics, f"{name}: metrics") or {})
+
+
+def _weight(value: Any, share: Any, what: str) -> float:
+    weight = number(share, what)
+    number(number(value, what) * weight, f"{what} times its value")
+    return weight
 
 
 @asynccontextmanager
@@ -146,16 +171,34 @@ async def _env(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> Asyn
     try:
         yield env
     finally:
-        if type(env).close is not Env.close and not await _closed(env, world.limits.close_timeout_s):
-            recorder.metrics["close_failed"] = 1.0
+        if type(env).close is not Env.close:
+            await _close(env, world.limits.close_timeout_s, recorder)
 
 
-async def _closed(env: Env, limit_s: float) -> bool:
-    """Whether `close` finished in time. One that ignores its cancellation is left behind, not waited for."""
-    closing = asyncio.ensure_future(env.close())
-    try:
-        await asyncio.wait({closing}, timeout=limit_s)
-    finally:
+async def _close(env: Env, limit_s: float, recorder: Recorder) -> None:
+    """Close, within its time. One that ignores its end is left behind; a cancellation meanwhile comes after it."""
+
+    async def close() -> None:
+        await env.close()
+
+    closing = asyncio.ensure_future(close())
+    cancelled = await _settled(closing, limit_s)
+    if not closing.done():
         closing.cancel()
-    await asyncio.wait({closing}, timeout=1.0)
-    return closing.done() and not closing.cancelled() and closing.exception() is None
+        cancelled = await _settled(closing, CLOSE_GRACE_S) or cancelled
+    if not closing.done() or closing.cancelled() or closing.exception() is not None:
+        recorder.metrics["close_failed"] = 1.0
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _settled(task: asyncio.Task[None], limit_s: float) -> asyncio.CancelledError | None:
+    """Wait for `task` as long as `limit_s`, whatever else happens; a cancellation of the caller is returned."""
+    cancelled: asyncio.CancelledError | None = None
+    deadline = time.monotonic() + limit_s
+    while not task.done() and (left_s := deadline - time.monotonic()) > 0:
+        try:
+            await asyncio.wait({task}, timeout=left_s)
+        except asyncio.CancelledError as problem:
+            cancelled = problem
+    return cancelled

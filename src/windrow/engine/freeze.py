@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from windrow.records import Call, Json, Message, Origin
+from windrow.records import Call, Json, Message, Origin, Task
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -102,6 +102,26 @@ class Freezer:
         if text is None or isinstance(text, str):
             return self.text(text) if text else text
         raise ValueError(f"a message's {field!r} is {text!r}, which is not a string")
+
+
+def copied(value: Json) -> Json:
+    """A JSON value that shares nothing mutable with `value`: what is handed out may be spoilt, the record not."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
+def copied_task(task: Task) -> Task:
+    return msgspec.structs.replace(task, data=copied(task.data))
+
+
+def copied_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
+    return tuple(
+        message
+        if isinstance(message.content, str | None)
+        else msgspec.structs.replace(message, content=copied(message.content))
+        for message in messages
+    )
 
 
 _MESSAGE_FIELDS = {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning"}

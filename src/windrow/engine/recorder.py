@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from windrow.engine.freeze import Freezer, number
+from windrow.engine.freeze import Freezer, copied, copied_messages, copied_task, number
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, Step
 from windrow.policies import Completion
@@ -29,6 +29,7 @@ from windrow.records import (
     Rollout,
     Status,
     Stop,
+    Task,
     Timing,
     ToolCall,
     Turn,
@@ -36,6 +37,8 @@ from windrow.records import (
     reward_of,
 )
 from windrow.tasks.plan import Slot
+
+_STOPS = (None, *get_args(Stop))
 
 
 class Recorder:
@@ -78,6 +81,10 @@ class Recorder:
         frozen = [self._freezer.message(message, origin) for message in messages]
         self.messages += frozen
 
+    def offer(self, tools: Iterable[Mapping[str, Any]]) -> None:
+        """The schemas of the tools that the policy is shown."""
+        self.tools = tuple(self._freezer.value(tool, "a tool's schema") for tool in tools)
+
     def called(
         self,
         completion: Completion | None,
@@ -110,7 +117,9 @@ class Recorder:
                 "tokens": completion.tokens if completion else None,
                 "finish": freeze.value(completion.finish, "finish") if completion else None,
                 "usage": completion.usage if completion else None,
-                "versions": ((0, completion.version),) if completion and completion.version else (),
+                "versions": ((0, freeze.text(completion.version)),)
+                if completion and completion.version
+                else (),
                 "started_at": time.time() - seconds,
                 "first_token_s": completion.first_token_s if completion else None,
                 "seconds": seconds,
@@ -135,6 +144,8 @@ class Recorder:
         """What the environment's step said goes onto the turn it answered, its messages after it."""
         freeze = self._freezer
         turn = self._turns[-1]
+        if step.stop not in _STOPS:
+            raise ValueError(f"step() said stop={step.stop!r}; it is one of {', '.join(get_args(Stop))}")
         turn["reward"] = number(step.reward, "step reward") if step.reward is not None else None
         turn["scores"] = freeze.numbers(step.scores, "step scores")
         turn["metrics"] = freeze.numbers(step.metrics, "step metrics")
@@ -175,6 +186,13 @@ class Recorder:
         self._outcome = (status, stop, error, reason)
         self.grade = "failed"
 
+    def scoring_cut(self, *, own: bool) -> None:
+        """Cancelled while it was scored: scorers can judge the record later, the environment cannot (`own`)."""
+        if own:
+            self._outcome = None
+        else:
+            self.grade = "pending"
+
     # -- the record
 
     @property
@@ -192,15 +210,16 @@ class Recorder:
         return any(turn.get("reward") is not None for turn in self._turns)
 
     def episode(self) -> Episode:
+        """A copy for a scorer, which may do with it as it likes."""
         assert self._outcome is not None
-        return Episode(
-            task=self.slot.task,
-            messages=tuple(self.messages),
-            turns=self._built_turns(),
-            state=self._state,
-            status=self._outcome[0],
-            stop=self._outcome[1],
+        status, stop, *_ = self._outcome
+        return shown_episode(
+            self.slot.task, tuple(self.messages), self._built_turns(), self._state, status, stop
         )
+
+    def check_reward(self) -> None:
+        """Raise ValueError where finite scores add up to something that is not."""
+        number(reward_of("completed", "graded", self.scores, self._built_turns()), "the reward")
 
     def rollout(self) -> Rollout:
         assert self._outcome is not None, "an attempt is recorded when it has ended"
@@ -249,3 +268,27 @@ class Recorder:
             return None
         fields: dict[str, Any] = self._freezer.value(error, "error")
         return ErrorRecord(**fields)
+
+
+def shown_episode(
+    task: Task,
+    messages: tuple[Message, ...],
+    turns: tuple[Turn, ...],
+    state: Json,
+    status: Status,
+    stop: Stop,
+) -> Episode:
+    """What a scorer is shown; it shares nothing mutable with the record."""
+    return Episode(
+        task=copied_task(task),
+        messages=copied_messages(messages),
+        turns=tuple(
+            turn
+            if turn.state is None and turn.info is None
+            else msgspec.structs.replace(turn, state=copied(turn.state), info=copied(turn.info))
+            for turn in turns
+        ),
+        state=copied(state),
+        status=status,
+        stop=stop,
+    )

@@ -52,6 +52,7 @@ class Control:
 
     def __init__(self) -> None:
         self.stopping = False
+        self.cancelled = False
         self._cancellable: set[asyncio.Task[object]] = set()
         self._cut: Counter[asyncio.Task[object]] = Counter()  # cancelled by this control, not absorbed yet
 
@@ -59,7 +60,7 @@ class Control:
         self.stopping = True
 
     def cancel(self) -> None:
-        self.stopping = True
+        self.stopping = self.cancelled = True
         for task in self._cancellable:
             self._cut[task] += 1
             task.cancel()

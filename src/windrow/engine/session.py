@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from windrow.engine.freeze import copied, copied_messages, copied_task
 from windrow.engine.recorder import Recorder
 from windrow.engine.toolrun import run_calls
 from windrow.engine.world import World
-from windrow.envs import Env, Observation
+from windrow.envs import Env, Observation, Step
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request
 from windrow.policies.base import complete
@@ -25,6 +26,7 @@ class EpisodeSession:
         self._world = world
         self._recorder = recorder
         self._tools: dict[str, Tool] = {}
+        self._shown_tools: tuple[dict[str, Json], ...] = ()
         self._sampling = dict(recorder.policy.sampling)
         seed = world.seed(slot.seed, slot.sample)
         if seed is not None:
@@ -36,16 +38,17 @@ class EpisodeSession:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        return tuple(self._recorder.messages)
+        return copied_messages(self._recorder.messages)
 
     async def reset(self) -> None:
         with self._recorder.timed("setup"):
-            observation = await self._env.reset(self._slot.task)
+            observation = await self._env.reset(copied_task(self._slot.task))
         if not isinstance(observation, Observation):
             raise TypeError(f"reset() returned {type(observation).__name__}; expected an Observation")
         self._recorder.add(observation.messages, "task")
         self._tools = {tool.name: tool for tool in observation.tools}
-        self._recorder.tools = tuple(tool.schema() for tool in observation.tools)
+        self._recorder.offer(tool.schema() for tool in observation.tools)
+        self._shown_tools = tuple(copied(tool) for tool in self._recorder.tools)
 
     async def complete(self) -> Message | None:
         recorder = self._recorder
@@ -53,8 +56,8 @@ class EpisodeSession:
             return None
         sampling, budget_left = self._capped_sampling()
         request = Request(
-            messages=tuple(recorder.messages),
-            tools=recorder.tools,
+            messages=copied_messages(recorder.messages),
+            tools=self._shown_tools,
             sampling=sampling,
             id=self._slot.id,
             attempt=self._slot.attempt,
@@ -71,7 +74,7 @@ class EpisodeSession:
     async def step(self, reply: Message) -> None:
         recorder = self._recorder
         results: list[ToolResult] = []
-        if reply.tool_calls and self._tools:
+        if reply.tool_calls:
             if not self._may_call(len(reply.tool_calls)):
                 return
             started = time.monotonic()
@@ -90,6 +93,8 @@ class EpisodeSession:
             recorder.add(answers, "tool")
         with recorder.timed("env"):
             step = await self._env.step(reply, results)
+        if not isinstance(step, Step):
+            raise TypeError(f"step() returned {type(step).__name__}; expected a Step")
         recorder.stepped(step)
         if step.done or step.stop is not None:
             recorder.end("completed", step.stop or "env_done")

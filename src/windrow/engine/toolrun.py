@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from windrow.engine.cancel import is_cancelled
 from windrow.engine.threads import in_thread
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
@@ -37,16 +38,19 @@ async def _run(
     started_at, started = time.time(), time.monotonic()
     arguments: dict[str, Json] | str = call.arguments
     error: str | None = None
+    clock = asyncio.timeout(timeout_s)
     try:
         arguments = _parsed(call)
         if call.name not in tools:
             raise ToolError(f"unknown tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}")
-        async with asyncio.timeout(timeout_s):
-            content = await _called(tools[call.name], arguments)
-    except TimeoutError:
-        error = f"the tool {call.name!r} did not finish within {timeout_s:g} s"
-    except Exception as problem:  # whatever a tool raises is an answer to the model
+        async with clock:
+            content = await _called(tools[call.name], _parsed(call))  # its own copy, to do with as it likes
+    except (Exception, asyncio.CancelledError) as problem:  # whatever a tool raises is an answer to the model
+        if is_cancelled(problem):
+            raise
         error = str(problem) if isinstance(problem, ToolError) else f"{type(problem).__name__}: {problem}"
+        if isinstance(problem, TimeoutError) and clock.expired():
+            error = f"the tool {call.name!r} did not finish within {timeout_s:g} s"
     if error is not None:
         content = f"Error: {error}"
     record = ToolCall(
@@ -77,4 +81,6 @@ async def _called(tool: Tool, arguments: dict[str, Json]) -> str:
         result = await tool.call(**arguments)
     else:
         result = await in_thread(tool.call, **arguments)
+        if inspect.isawaitable(result):
+            result = await result
     return result if isinstance(result, str) else msgspec.json.encode(result).decode()

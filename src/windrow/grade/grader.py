@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from windrow.engine.episode import within
+from windrow.engine.recorder import shown_episode
 from windrow.engine.world import Scorer
 from windrow.envs import Episode
 from windrow.errors import error_record
@@ -66,11 +67,6 @@ class Grader:
 
 
 def _episode(rollout: Rollout) -> Episode:
-    return Episode(
-        task=rollout.task,
-        messages=rollout.messages,
-        turns=rollout.turns,
-        state=rollout.state,
-        status=rollout.status,
-        stop=rollout.stop,
+    return shown_episode(
+        rollout.task, rollout.messages, rollout.turns, rollout.state, rollout.status, rollout.stop
     )

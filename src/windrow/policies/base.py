@@ -71,11 +71,14 @@ async def complete(
     """One call with its retries; each try has `timeout_s`, and a try that takes longer is not repeated."""
     tries = 0
     while True:
+        clock = asyncio.timeout(timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with clock:
                 completion = _checked(await policy.complete(request), policy)
             return completion if not tries else msgspec.structs.replace(completion, retries=tries)
         except TimeoutError:
+            if not clock.expired():
+                raise  # the policy's own
             problem = InfraError(f"no answer within {timeout_s:g} s", kind="call_timeout", again=False)
             problem.retries = tries
             raise problem from None
