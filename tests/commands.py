@@ -37,9 +37,8 @@ class Running:
         number = sum(1 for _ in cwd.glob(".stderr.*"))
         self._out, self._err = cwd / f".stdout.{number}", cwd / f".stderr.{number}"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "windrow", *arguments], cwd=cwd, stdout=out, stderr=err, **options
-            )
+            options = {"stdout": out, "stderr": err, **options}
+            self.process = subprocess.Popen([sys.executable, "-m", "windrow", *arguments], cwd=cwd, **options)
         self.pid = self.process.pid
 
     @property
