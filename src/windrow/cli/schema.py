@@ -6,7 +6,7 @@ import argparse
 
 import msgspec
 
-from windrow.records import Rollout
+from windrow import records
 
 HELP = "print the JSON Schema of a rollout"
 
@@ -16,7 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    schema = msgspec.json.schema(Rollout)
+    schema = msgspec.json.schema(records.Rollout)
+    for name, definition in schema["$defs"].items():
+        if not getattr(records, name).__struct_config__.omit_defaults:
+            definition["required"] = list(
+                definition["properties"]
+            )  # a default is written like any other value
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())
     return 0

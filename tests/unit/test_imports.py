@@ -1,0 +1,74 @@
+"""What `import windrow` gives and what starting the command costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import windrow
+
+HEAVY = ["aiohttp", "yaml", "uvloop", "sqlite3", "multiprocessing", "jinja2", "rich"]
+
+
+def fresh(code: str) -> Any:
+    """What the code prints as JSON in a new interpreter."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def loaded_after(code: str) -> list[str]:
+    found = fresh(
+        f"{code}\nimport sys, json; print(); print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    )
+    assert isinstance(found, list)
+    return found
+
+
+def test_names_of_the_package_stay_what_they_are_whatever_is_imported() -> None:
+    """A submodule that is imported later must not take the place of a function of the same name."""
+    code = """
+import json, pkgutil, importlib, windrow
+first = {name: getattr(windrow, name) for name in windrow.__all__}
+for module in pkgutil.walk_packages(windrow.__path__, "windrow."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print(json.dumps([name for name in windrow.__all__ if getattr(windrow, name) is not first[name]]))
+"""
+    assert fresh(code) == []
+
+
+def test_the_library_is_these_functions_and_the_classes_that_a_user_implements() -> None:
+    assert callable(windrow.collect)
+    assert windrow.collect is windrow.collect
+    assert callable(windrow.load)
+    assert callable(windrow.run_examples)
+    implemented = (
+        "Agent Env Message Observation Policy Rollout RolloutGroup Score Step Task Tool WindrowError"
+    )
+    assert all(isinstance(getattr(windrow, name), type) for name in implemented.split())
+    with pytest.raises(AttributeError, match="module 'windrow' has no attribute 'colect'"):
+        windrow.colect  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "command", [["--version"], ["schema"], ["show", "none"], ["ls", "none"]], ids=" ".join
+)
+def test_a_command_that_sends_nothing_does_not_load_the_http_client(command: list[str]) -> None:
+    loaded = loaded_after(f"from windrow.cli.main import main\nmain({command!r})")
+    assert "aiohttp" not in loaded
+
+
+def test_printing_the_version_loads_nothing_heavy() -> None:
+    assert loaded_after("from windrow.cli.main import main\nmain(['--version'])") == []
+
+
+def test_version_is_the_packages() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "windrow", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"windrow {windrow.__version__}\n")
