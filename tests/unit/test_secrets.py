@@ -95,7 +95,8 @@ def test_a_key_that_the_server_echoes_reaches_no_file_and_no_output(
     assert_nowhere(KEY, tmp_path, done)
     rollouts = {rollout.task["prompt"]: rollout for rollout in windrow.load(tmp_path / "run")}
     assert rollouts["answer"].reply == f"you sent Bearer {MASK}"
-    assert rollouts["answer"].messages[-1].tool_calls[0].arguments == json.dumps({"key": f"Bearer {MASK}"})
+    (said,) = [message for message in rollouts["answer"].messages if message.origin == "policy"]
+    assert [call.arguments for call in said.tool_calls] == [json.dumps({"key": f"Bearer {MASK}"})]
     for kind in KINDS[1:]:
         assert MASK in rollouts[kind].error.message
     if "--json" in flags:
