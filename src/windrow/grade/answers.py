@@ -15,12 +15,19 @@ from windrow.records import Json
 
 _NUMBER = r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _FRACTION = re.compile(rf"({_NUMBER})\s*/\s*({_NUMBER})")
+# A sign counts only where nothing stands before it: 10-3 and covid-19 hold no negative number.
 _IN_TEXT = re.compile(
-    r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?|[-+−]?\.\d+"
+    r"(?:(?<![\w)\]])[-+−])?[$€£]?"
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?|\.\d+)"
 )
-_MARKED = re.compile(r"\\boxed\{([^{}]*)\}|####\s*(\S[^\n]*)|answer\s*(?:is|:|=)\s*\**\s*(\S[^\n]*)", re.I)
-_CHOICE_MARKED = re.compile(r"answer\s*(?:is|:|=)\s*\**\s*\(?([A-Za-z])\b", re.I)
-_CHOICE = re.compile(r"(?<![A-Za-z])\(?([A-Z])\)?(?![A-Za-z'’])")
+_MARKER = re.compile(r"\\boxed\s*\{|####|answer\s*(?:is|:|=)", re.I)
+_LATEX_FRACTION = re.compile(r"(\d?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_CHOICE_MARKED = re.compile(
+    r"(?i:answer\s*(?:is|:|=))[\s*:]*\(?([A-Z](?![A-Za-z'’])|[a-z](?=[).:;,*\n]|\s*\Z))"
+)
+# "A" and "I" are words too: alone they count unless a sentence goes on after them as after an article or a pronoun.
+_GOES_ON = r"(?!\s+(?!(?:is|was|and|or|but|because|since|as|seems|must)\b)[a-z])"
+_CHOICE = re.compile(rf"(?<![A-Za-z])\(?([B-HJ-Z]|[AI]{_GOES_ON})\)?(?![A-Za-z'’])")
 
 Judged = tuple[bool, bool]
 
@@ -79,7 +86,8 @@ def number(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
 
 def parse_number(text: str) -> Fraction | None:
     """The number that the whole of `text` is, exactly: 1,234.5, -3/4, 12 %, $5, 1e3."""
-    text = text.strip().strip("$€£").rstrip("%.").strip().replace("−", "-")
+    text = re.sub(r"^([-+−]?)\s*[$€£]\s*", r"\1", text.strip())
+    text = text.rstrip("$€£").rstrip("%.").strip().replace("−", "-")
     quotient = _FRACTION.fullmatch(text)
     if quotient:
         top, bottom = parse_number(quotient[1]), parse_number(quotient[2])
@@ -94,8 +102,12 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def final_number(reply: str) -> Fraction | None:
-    for marked in reversed(list(_MARKED.finditer(reply))):
-        inside = next(group for group in marked.groups() if group is not None)
+    if "\\" in reply:
+        reply = _plain(reply)
+    end = len(reply)
+    for mark in reversed(list(_MARKER.finditer(reply))):
+        text, end = reply[mark.end() : end], mark.start()
+        inside = _braced(text) if mark.group().endswith("{") else text.lstrip(" \t\r\n*:=").partition("\n")[0]
         whole = parse_number(inside)
         if whole is not None:
             return whole
@@ -107,3 +119,22 @@ def final_number(reply: str) -> Fraction | None:
         if value is not None:
             return value
     return None
+
+
+def _plain(text: str) -> str:
+    """LaTeX numbers as plain ones: fractions, thousands, percent signs."""
+    for mark, plain in (("{,}", ","), ("\\,", ""), ("\\!", ""), ("\\%", "%"), ("\\$", "$")):
+        text = text.replace(mark, plain)
+    return _LATEX_FRACTION.sub(
+        lambda found: f"{found[1]}{' ' if found[1] else ''}{found[2]}/{found[3]}", text
+    )
+
+
+def _braced(text: str) -> str:
+    """What stands before the brace that closes the one just opened."""
+    depth = 1
+    for brace in re.finditer(r"[{}]", text):
+        depth += 1 if brace.group() == "{" else -1
+        if not depth:
+            return text[: brace.start()]
+    return text.partition("\n")[0]
