@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from windrow.config import ScorerConfig, expand, nearest
 from windrow.engine.episode import verdict_of
 from windrow.engine.threads import in_thread
@@ -82,6 +84,8 @@ class FunctionScorer:
             result = await self._function(*arguments, **self._settings)
         else:
             result = await in_thread(self._function, *arguments, **self._settings)
+            if inspect.isawaitable(result):
+                result = await result
         return _verdict(result, self.name, self._weight)
 
 
@@ -116,13 +120,16 @@ def _check_settings(name: str, settings: Mapping[str, Json], known: tuple[str, .
 
 def _verdict(result: Any, name: str, weight: float) -> Verdict:
     if isinstance(result, Mapping):
-        if not result:
-            raise ScorerError(f"scorer {name!r} returned an empty dict; expected at least one score")
-        result = Score({f"{name}.{key}": _pair(value, weight) for key, value in result.items()})
+        result = Score(dict(result))
+    elif result is None:
+        raise ScorerError(f"scorer {name!r} returned None; expected a number, a dict or a Score")
     elif not isinstance(result, Score):
-        if result is None:
-            raise ScorerError(f"scorer {name!r} returned None; expected a number, a dict or a Score")
         result = Score(result)
+    if isinstance(result.value, dict):
+        if not result.value:
+            raise ScorerError(f"scorer {name!r} returned an empty dict; expected at least one score")
+        named = {f"{name}.{key}": _pair(value, weight) for key, value in result.value.items()}
+        result = msgspec.structs.replace(result, value=named)
     return verdict_of(result, name=name, weight=weight, scorer=name)
 
 
