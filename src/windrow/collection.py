@@ -23,13 +23,13 @@ from windrow.store.directory import (
     Redo,
     RolloutSink,
     RunDirectory,
-    file_sizes,
     move_aside,
     new_manifest,
+    whole_sizes,
 )
 from windrow.store.disk import Disk
 from windrow.store.fold import expected_scorers, fold, missing_scorers
-from windrow.store.read import Place, RunReader
+from windrow.store.read import Place, RunReader, segments
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
 from windrow.version import __version__
@@ -369,6 +369,8 @@ def open_collection(
         collection = Collection(prepared, file, directory=directory, gate=gate, on_warning=on_warning)
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")
+        for number in file.bad_lines:
+            collection.warn(f"{file.path}:{number} is not a task and is left out")
         _warn_of_changed_code(collection, before)
         collection.resume(directory, redo=manifest.redo)
     except BaseException:
@@ -429,8 +431,7 @@ def _redo(path: Path, manifest: Manifest, where: str | None) -> Redo | None:
         return None
     if manifest.redo is not None and manifest.redo.where == where:
         return manifest.redo
-    segments = [file.name for file in path.glob("rollouts*.jsonl")]
-    return Redo(where, file_sizes(path, segments))
+    return Redo(where, whole_sizes(path, segments(path)))
 
 
 def _warn_of_changed_code(collection: Collection, before: Manifest | None) -> None:

@@ -5,10 +5,9 @@ Everything in it is written under a lock, and everything that is replaced is rep
 
 from __future__ import annotations
 
-import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
 from windrow.secrets import Redactor
 from windrow.store.disk import Disk
 from windrow.store.lock import Lock
-from windrow.store.log import Log
+from windrow.store.log import Log, whole_bytes
 from windrow.store.taskfile import TaskFile
 
 MANIFEST = "run.json"
@@ -40,8 +39,14 @@ class Redo(msgspec.Struct, frozen=True):
     sizes: dict[str, int]
 
 
+class _Schema(msgspec.Struct, frozen=True):
+    """What every version of run.json says of itself."""
+
+    schema: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """run.json. `config` is as given, `${VAR}` unexpanded."""
+    """run.json. `config` is as given, `${VAR}` unexpanded; `agents` are the planned rollouts of each."""
 
     schema: int = SCHEMA_VERSION
     windrow: str
@@ -69,13 +74,17 @@ class RunDirectory:
         self._logs: list[Log] = []
         self._tasks: TaskFile | None = None
         self._refuse_strangers()
+        self._lock: Lock | None = None
         try:
             _make_directory(path, self.disk)
             name = "lock" if writer is None else f"lock.{writer}"
             self._lock = Lock(path / name) if lock else None
             self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
-        except OSError as problem:
-            raise StoreError(f"cannot write in {path}: {problem.strerror}") from None
+        except BaseException as problem:
+            self.close()
+            if isinstance(problem, OSError):
+                raise StoreError(f"cannot write in {path}: {problem.strerror}") from None
+            raise
 
     def write_manifest(self, manifest: Manifest) -> None:
         data = msgspec.json.format(encode(manifest), indent=2) + b"\n"
@@ -156,7 +165,9 @@ class GradingSink:
 def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        data = file.read_bytes()
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        manifest = msgspec.json.decode(data, type=Manifest) if schema <= SCHEMA_VERSION else None
     except FileNotFoundError:
         raise UsageError(f"{path} is not a run: it has no {MANIFEST}") from None
     except OSError as problem:
@@ -165,9 +176,9 @@ def read_manifest(path: Path) -> Manifest:
         raise StoreError(
             f"{file} is damaged ({problem}); the rollouts beside it are still readable"
         ) from None
-    if manifest.schema > SCHEMA_VERSION:
+    if manifest is None:
         raise UsageError(
-            f"{path} was written by a newer windrow (schema {manifest.schema}; this one reads {SCHEMA_VERSION}): "
+            f"{path} was written by a newer windrow (schema {schema}; this one reads {SCHEMA_VERSION}): "
             f"upgrade windrow"
         )
     return manifest
@@ -236,5 +247,10 @@ def _is_ours(name: str) -> bool:
     return name.startswith(("lock", f".{MANIFEST}."))
 
 
-def file_sizes(path: Path, names: Sequence[str]) -> dict[str, int]:
-    return {name: os.stat(path / name).st_size for name in names}
+def whole_sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
+    """How long each log is, up to its last whole line."""
+    sizes: dict[str, int] = {}
+    for name in names:
+        with (path / name).open("rb") as file:
+            sizes[name] = whole_bytes(file.fileno())
+    return sizes

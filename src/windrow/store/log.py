@@ -140,7 +140,7 @@ def _tell(waiters: list[Waiter], problem: BaseException | None) -> None:
 def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk) -> Path | None:
     """Move what follows the last newline to torn/ and cut it off; the place it went to, or None if there is none."""
     size = os.fstat(descriptor).st_size
-    keep = _whole_bytes(descriptor, size)
+    keep = whole_bytes(descriptor)
     if keep == size:
         return None
     folder = path.parent / "torn"
@@ -156,9 +156,9 @@ def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk) -> Path | None:
     return torn
 
 
-def _whole_bytes(descriptor: int, size: int) -> int:
+def whole_bytes(descriptor: int) -> int:
     """The length of the file up to and with its last newline."""
-    end = size
+    end = os.fstat(descriptor).st_size
     while end > 0:
         start = max(0, end - TAIL_CHUNK)
         newline = os.pread(descriptor, end - start, start).rfind(b"\n")

@@ -5,15 +5,16 @@ Reading needs no lock and changes nothing; it may go on while a run is being col
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
 
-from windrow.errors import UsageError
+from windrow.errors import StoreError, UsageError
 from windrow.records import AttemptId, Grading, Rollout, Task, decode_grading, decode_rollout, is_done
-from windrow.store.directory import TASKS, Manifest, read_manifest
+from windrow.store.directory import TASKS, Manifest, read_manifest, whole_sizes
 from windrow.store.fold import expected_scorers, fold
 from windrow.store.taskfile import read_task, read_tasks
 
@@ -49,8 +50,7 @@ class Head(msgspec.Struct):
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The final attempt of a slot is the one of the highest rank: the highest done one, else the highest."""
-        return (self.done, self.attempt)
+        return _rank(self.status, self.attempt)
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -88,16 +88,12 @@ class RunReader:
             file.close()
         self._open = {}
 
-    def segments(self, name: str = "rollouts") -> list[str]:
-        found = {*self.path.glob(f"{name}.jsonl"), *self.path.glob(f"{name}.*.jsonl")}
-        return sorted(file.name for file in found)
-
     def lines(
         self, decode: Callable[[bytes], T], *, name: str = "rollouts", sizes: Mapping[str, int] | None = None
     ) -> Iterator[tuple[Place, T]]:
         """Every good line of the segments, decoded as far as `decode` goes; with `sizes`, up to those bytes."""
         bad: list[BadLine] = []
-        for segment in self.segments(name):
+        for segment in segments(self.path, name):
             end = None if sizes is None else sizes.get(segment, 0)
             offset = 0
             with (self.path / segment).open("rb") as file:
@@ -105,6 +101,8 @@ class RunReader:
                     if not line.endswith(b"\n") or (end is not None and offset >= end):
                         break
                     try:
+                        if not line.isascii():
+                            line.decode()  # a partial decode does not look at the text it skips
                         yield Place(segment, offset), decode(line)
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
                         bad.append(BadLine(segment, number, str(problem)))
@@ -120,9 +118,11 @@ class RunReader:
     ) -> Iterator[tuple[Place, Any]]:
         """The final attempt of every slot, once, in log order. What `decode` gives must have a Head's fields.
 
-        Two passes: only slots with more than one line cost memory.
+        Two passes over the lines that stand there now: only slots with more than one line cost memory.
         """
-        several = len(self.segments()) > 1
+        if sizes is None:
+            sizes = whole_sizes(self.path, segments(self.path))
+        several = len(sizes) > 1
         best: dict[str, tuple[bool, int]] = {}
         self.attempts = 0
         for _, head in self.heads(sizes):
@@ -130,7 +130,7 @@ class RunReader:
             if head.attempt > 1 or head.id in best or several:
                 best[head.id] = max(head.rank, best.get(head.id, (False, 0)))
         for place, line in self.lines(decode, sizes=sizes):
-            rank = (is_done(line.status, line.reason), line.attempt)
+            rank = _rank(line.status, line.attempt)
             if line.id not in best:
                 yield place, line
             elif rank >= best[line.id]:
@@ -153,7 +153,12 @@ class RunReader:
         if file is None:
             file = self._open[place.segment] = (self.path / place.segment).open("rb")
         file.seek(place.offset)
-        return self.with_row(decode_rollout(file.readline()))
+        try:
+            return self.with_row(decode_rollout(file.readline()))
+        except msgspec.DecodeError as problem:
+            raise StoreError(
+                f"{self.path / place.segment}: the line at byte {place.offset} is not a rollout: {problem}"
+            ) from None
 
     def with_row(self, rollout: Rollout) -> Rollout:
         """A row too large for the line is read from tasks.jsonl."""
@@ -179,6 +184,20 @@ class RunReader:
         )
 
 
+def segments(run: Path, name: str = "rollouts") -> list[str]:
+    """The files that make up a log: one, or one a writer."""
+    found = {*run.glob(f"{name}.jsonl"), *run.glob(f"{name}.*.jsonl")}
+    return sorted(file.name for file in found)
+
+
+def _rank(status: str, attempt: int) -> tuple[bool, int]:
+    """The final attempt of a slot is the one of the highest rank: the highest that ended well, else the highest.
+
+    A surplus attempt settles its slot too, but is cancelled: it never takes the place of one that ended.
+    """
+    return (status in ("completed", "truncated"), attempt)
+
+
 def load(run: str | Path, *, attempts: str = "final") -> Iterator[Rollout]:
     """The rollouts of a run, ordered by (task.index, sample, attempt), scores folded in, one at a time.
 
@@ -193,6 +212,17 @@ def _ordered(reader: RunReader, *, final: bool) -> Iterator[Rollout]:
     found = reader.finals() if final else reader.heads()
     order = sorted((head.task.index, head.sample, head.attempt, head.id, place) for place, head in found)
     gradings = reader.gradings()
+    for bad in reader.bad_lines:
+        _warn(f"{reader.path / bad.segment}:{bad.number} is left out: {bad.problem}")
     with reader:
         for *_, place in order:
-            yield reader.folded(reader.read(place), gradings)
+            try:
+                rollout = reader.read(place)
+            except StoreError as problem:
+                _warn(f"left out: {problem}")
+                continue
+            yield reader.folded(rollout, gradings)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)  # where the rollouts are being read

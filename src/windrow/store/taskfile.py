@@ -6,11 +6,11 @@ It only grows: a larger limit or a longer source appends what is new.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from windrow.errors import StoreError
 from windrow.records import Json, Task, encode
 from windrow.store.log import Log
 from windrow.tasks.identities import Identities
@@ -43,21 +43,16 @@ class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class _Identity(msgspec.Struct):
-    digest: str
-    occurrence: int
-
-
 _decode_line = msgspec.json.Decoder(TaskLine).decode
-_decode_identity = msgspec.json.Decoder(_Identity).decode
 
 
 class TaskFile:
     """The selected tasks of this call, by position, each read from the file when asked for."""
 
     def __init__(self, log: Log, path: Path) -> None:
+        self.path = path
+        self.bad_lines: list[int] = []
         self._log = log
-        self._path = path
         self._file = path.open("rb")
         self._offsets = array("Q")
         self._identities = Identities()
@@ -75,7 +70,7 @@ class TaskFile:
     def adopt(self, tasks: TaskList) -> None:
         """Take these tasks as this call's, in this order; those the file does not hold yet are appended."""
         known = self._known()
-        end = self._path.stat().st_size
+        end = self.path.stat().st_size
         fresh = bytearray()
         for position in range(len(tasks)):
             identity = tasks.identity(position)
@@ -97,32 +92,22 @@ class TaskFile:
         self._file.close()
 
     def _known(self) -> dict[tuple[str, int], int]:
+        """Where each task stands. A bad line is counted and left: its task is appended anew."""
         known: dict[tuple[str, int], int] = {}
-        offset = 0
-        with self._path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    identity = _decode_identity(line)
-                except msgspec.DecodeError:
-                    raise StoreError(
-                        f"{self._path}:{number} is damaged; move the line away and run the same command again"
-                    ) from None
-                known[identity.digest, identity.occurrence] = offset
-                offset += len(line)
+        for number, (offset, line) in enumerate(_lines(self.path), 1):
+            if line is None:
+                self.bad_lines.append(number)
+            else:
+                known[line.digest, line.occurrence] = offset
         return known
 
 
 def read_tasks(path: Path) -> dict[str, int]:
     """Where each task's line begins, by digest: for reading back the rows that are too large for a rollout."""
     offsets: dict[str, int] = {}
-    offset = 0
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                offsets.setdefault(_decode_identity(line).digest, offset)
-            except msgspec.DecodeError:
-                pass
-            offset += len(line)
+    for offset, line in _lines(path):
+        if line is not None:
+            offsets.setdefault(line.digest, offset)
     return offsets
 
 
@@ -130,6 +115,18 @@ def read_task(path: Path, offset: int) -> Task:
     with path.open("rb") as file:
         file.seek(offset)
         return _decode_line(file.readline()).task()
+
+
+def _lines(path: Path) -> Iterator[tuple[int, TaskLine | None]]:
+    """Every line with its offset; None is one that is no task."""
+    offset = 0
+    with path.open("rb") as file:
+        for data in file:
+            try:
+                yield offset, _decode_line(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                yield offset, None
+            offset += len(data)
 
 
 def _line(task: Task, occurrence: int) -> TaskLine:

@@ -1,7 +1,7 @@
 """`--where` and `--redo`: `status=failed,error.owner=infra,reward<0.5`; a comma means and.
 
-A field is a dotted path into a rollout. `=` and `!=` compare as text, `<`, `<=`, `>`, `>=` as numbers; a field that
-is absent or null matches only `=null`, and `!=` anything.
+A field is a dotted path into a rollout. `=` and `!=` compare a number as a number and anything else as text; `<`,
+`<=`, `>`, `>=` compare numbers. A field that is absent or null matches only `=null`, and `!=` anything.
 """
 
 from __future__ import annotations
@@ -9,17 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from windrow.config import nearest
 from windrow.errors import UsageError
-from windrow.records import Json, Rollout
+from windrow.records import ErrorRecord, Json, PolicyRecord, Rollout, Task, Timing, Usage
 
-_TERM = re.compile(r"\s*([A-Za-z_][\w.\-/]*)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
+_TERM = re.compile(r"\s*([A-Za-z_][\w.:\-/]*)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
+_PARTS: dict[str, type[msgspec.Struct]] = {
+    "task": Task,
+    "policy": PolicyRecord,
+    "error": ErrorRecord,
+    "usage": Usage,
+    "timing": Timing,
+}
+_FREE = ("scores", "metrics", "state")  # what stands below these is named by environments and scorers
 
 Where = Callable[[Mapping[str, Json]], bool]
 
@@ -37,41 +47,60 @@ def _term(part: str) -> Where:
     if match is None:
         raise UsageError(f"condition {part.strip()!r}: expected FIELD=VALUE (or !=, <, <=, >, >=)")
     path, operator, wanted = match.groups()
-    known = Rollout.__struct_fields__
-    if path.partition(".")[0] not in known:
-        raise UsageError(f"condition {part.strip()!r}: a rollout has no field {path!r}{nearest(path, known)}")
+    problem = _unknown_field(path)
+    if problem is not None:
+        raise UsageError(f"condition {part.strip()!r}: {problem}")
     if operator in ("=", "!="):
-        return lambda rollout: (_text(_lookup(rollout, path)) == _canonical(wanted)) == (operator == "=")
+        return lambda rollout: _equal(_lookup(rollout, path.split(".")), wanted) == (operator == "=")
     try:
         bound = float(wanted)
     except ValueError:
         raise UsageError(f"condition {part.strip()!r}: {operator} needs a number") from None
 
     def compare(rollout: Mapping[str, Json]) -> bool:
-        value = _lookup(rollout, path)
-        return isinstance(value, int | float) and _COMPARE[operator](value, bound)
+        value = _lookup(rollout, path.split("."))
+        return _is_number(value) and _COMPARE[operator](value, bound)
 
     return compare
 
 
-def _lookup(rollout: Mapping[str, Json], path: str) -> Json:
-    value: Json = rollout
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+def _unknown_field(path: str) -> str | None:
+    """What is wrong with a field that no rollout has."""
+    first, _, rest = path.partition(".")
+    known = Rollout.__struct_fields__
+    if first not in known:
+        return f"a rollout has no field {path!r}{nearest(first, known)}"
+    if not rest or first in _FREE:
+        return None
+    second = rest.partition(".")[0]
+    known = _PARTS[first].__struct_fields__ if first in _PARTS else ()
+    return None if second in known else f"a rollout has no field {path!r}{nearest(second, known)}"
 
 
-def _text(value: Json) -> str:
+def _lookup(value: Json, path: list[str]) -> Json:
+    """What stands at `path`. A name may hold dots itself (`number.format`): the longest that fits is taken."""
+    if not path:
+        return value
+    if isinstance(value, Mapping):
+        for end in range(len(path), 0, -1):
+            name = ".".join(path[:end])
+            if name in value:
+                return _lookup(value[name], path[end:])
+    return None
+
+
+def _equal(value: Json, wanted: str) -> bool:
     if value is None:
-        return "null"
+        return wanted == "null"
     if isinstance(value, bool):
-        return str(value).lower()
-    return _canonical(str(value))
+        return wanted == str(value).lower()
+    if _is_number(value):
+        try:
+            return bool(value == float(wanted))
+        except ValueError:
+            return False
+    return str(value) == wanted
 
 
-def _canonical(text: str) -> str:
-    """1, 1.0 and 1e0 are one number; other text stands for itself."""
-    try:
-        return repr(float(text))
-    except ValueError:
-        return text
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
