@@ -190,7 +190,7 @@ def test_a_run_without_a_model_an_endpoint_or_tasks_says_what_to_give(command, c
     assert "--model m: give --base-url URL" in command(capsys, "--model", "m")
     assert "cannot read the script none.yaml" in command(capsys, "--model", "scripted:none.yaml")
     assert main(["collect", "--model", "scripted:script.yaml"]) == 2
-    assert "no tasks: give a .jsonl or .json file" in capsys.readouterr().err
+    assert "no tasks: give a .jsonl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
