@@ -1,0 +1,56 @@
+"""`windrow doctor`: what is installed, and what a real endpoint says it can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.serving import ModelServer, chat_reply
+from windrow.cli.main import main
+
+
+def marks(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """What was looked at → ok, -- or !!."""
+    return {line[4:16].strip(): line[:2] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_it_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    found = marks(capsys)
+    assert found["windrow"] == "ok"
+    assert found["[local]"] == "ok"
+
+
+def test_it_says_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    def able(body: dict[str, Any], n: int) -> dict[str, Any]:
+        reply = chat_reply(body, "5", n)
+        choice = reply["choices"][0]
+        if body.get("logprobs"):
+            choice["logprobs"] = {"content": [{"token": "5", "logprob": -0.1}]}
+        if body.get("return_token_ids"):
+            choice["token_ids"] = [5]
+        if body.get("tools"):
+            call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+            choice["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return reply
+
+    with ModelServer(able) as server:
+        assert main(["doctor", "--model", "stub", "--base-url", server.url]) == 0
+    found = marks(capsys)
+    wanted = ("endpoint", "usage", "logprobs", "token ids", "seeds", "tools")
+    assert {name: found[name] for name in wanted} == dict.fromkeys(wanted, "ok")
+
+
+def test_a_plain_endpoint_is_fine_and_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    with ModelServer(lambda body, n: f"{n}") as server:
+        assert main(["doctor", "--model", "stub", "--base-url", server.url]) == 0
+    found = marks(capsys)
+    assert found["endpoint"] == "ok"
+    assert {found[name] for name in ("logprobs", "token ids", "seeds", "tools")} == {"--"}
+
+
+def test_an_endpoint_that_refuses_is_a_finding_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with ModelServer("5", api_key="sk-right-key-123") as server:
+        assert main(["doctor", "--model", "stub", "--base-url", server.url]) == 1
+    assert marks(capsys)["endpoint"] == "!!"
