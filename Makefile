@@ -47,6 +47,7 @@ check: lint ## linters, types, layers and the fast tests: under a minute
 	$(BIN)/python -m pytest -q -n auto -m "not slow" tests/unit
 
 test: lint ## linters, then every test, the slow ones too
+	$(BIN)/windrow models pull
 	$(BIN)/python -m pytest -q -n 2 tests
 
 mutants: $(STAMP) ## break the code on purpose: the tests must notice
