@@ -73,9 +73,9 @@ class RunDirectory:
         self._writer = writer
         self._logs: list[Log] = []
         self._tasks: TaskFile | None = None
-        self._refuse_strangers()
         self._lock: Lock | None = None
         try:
+            self._refuse_strangers()
             _make_directory(path, self.disk)
             name = "lock" if writer is None else f"lock.{writer}"
             self._lock = Lock(path / name) if lock else None
@@ -129,8 +129,9 @@ class RunDirectory:
 
     def _refuse_strangers(self) -> None:
         """A directory that holds something else is not made into a run."""
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"--out {self.path} is a file; give a directory")
+        for place in (self.path, *self.path.parents):
+            if place.exists() and not place.is_dir():
+                raise UsageError(f"--out {self.path}: {place} is a file; give a directory")
         if not self.path.exists() or (self.path / MANIFEST).exists():
             return
         others = [p.name for p in self.path.iterdir() if not _is_ours(p.name)]
@@ -186,10 +187,11 @@ def read_manifest(path: Path) -> Manifest:
 
 def move_aside(path: Path, *, lock: bool = True, disk: Disk | None = None) -> Path | None:
     """`--overwrite`: the old run gets another name; nothing is deleted. None if there was no run."""
-    if not (path / MANIFEST).exists():
-        return None
-    held = Lock(path / "lock") if lock else None  # nobody else may be writing it
+    held: Lock | None = None
     try:
+        if not (path / MANIFEST).exists():
+            return None
+        held = Lock(path / "lock") if lock else None  # nobody else may be writing it
         number = 1
         while (aside := path.with_name(f"{path.name}.old-{number}")).exists():
             number += 1
