@@ -36,6 +36,7 @@ class TasksConfig(_Section, frozen=True):
     limit: Positive | None = None
     shuffle: int | None = None
     skip_invalid: bool = False
+    map: dict[str, str] = {}
 
 
 class Sampling(_Section, frozen=True, omit_defaults=True):
@@ -129,6 +130,7 @@ OPTIONS: dict[str, str] = {
     "limit": "tasks.limit",
     "shuffle": "tasks.shuffle",
     "skip_invalid": "tasks.skip_invalid",
+    "map": "tasks.map",
     "model": "policy.model",
     "base_url": "policy.base_url",
     "api_key_env": "policy.api_key_env",
@@ -261,18 +263,33 @@ def parse_scorer(text: str) -> dict[str, Any]:
         raise UsageError(f"--scorer {text!r}: the weight after '=' must be a number") from None
 
 
+def parse_maps(texts: Sequence[str]) -> dict[str, str]:
+    """`FIELD=SOURCE[|filter…]`, as the flag has it."""
+    maps: dict[str, str] = {}
+    for text in texts:
+        field, equals, source = str(text).partition("=")
+        if not equals or not field.strip():
+            raise UsageError(f"--map {text!r}: expected FIELD=SOURCE, such as --map prompt=question")
+        if field.strip() in maps:
+            raise UsageError(f"--map {text!r}: {field.strip()!r} is mapped twice")
+        maps[field.strip()] = source
+    return maps
+
+
 def _is_file(origin: str) -> bool:
     return not origin.startswith("--")
 
 
 def _shaped(key: str, value: Any) -> Any:
-    """The short spellings: a name for an env, a path for the tasks, a list of names for the scorers."""
+    """The short spellings: a name for an env, a path for the tasks, lists of texts for the scorers and the map."""
     if key in ("env", "agent") and isinstance(value, str):
         return {"name": value}
     if key == "tasks" and isinstance(value, str):
         return {"path": value}
     if key == "scorers" and isinstance(value, list | tuple):
         return [parse_scorer(item) if isinstance(item, str) else item for item in value]
+    if key == "tasks.map" and isinstance(value, list | tuple):
+        return parse_maps(value)
     return value
 
 
@@ -285,7 +302,9 @@ def _assign(tree: dict[str, Any], key: str, value: Any, origin: str, origins: di
             raise UsageError(f"{origin}: {parent} is not a section, so {key} cannot be set in it")
         node = child
     before = node.get(last)
-    if isinstance(value, dict) and isinstance(before, dict) and before.get("name") == value.get("name"):
+    if not (isinstance(value, dict) and isinstance(before, dict)):
+        node[last] = value
+    elif key == "tasks.map" or before.get("name") == value.get("name"):
         node[last] = {**before, **value}
     else:
         node[last] = value

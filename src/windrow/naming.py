@@ -41,6 +41,19 @@ def name_of(thing: Any) -> str:
     return f"{target.__module__}:{target.__qualname__}"
 
 
+def import_extra(module: str, *, extra: str, what: str) -> Any:
+    """A module that an extra installs; `what` needs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        missing = isinstance(problem, ModuleNotFoundError) and (problem.name or "") in module
+        raise extra_needed(extra, what, "" if missing else f" ({problem})") from problem
+
+
+def extra_needed(extra: str, what: str, why: str = "") -> UsageError:
+    return UsageError(f"{what} needs the extra {extra!r}{why}; type: pip install 'windrow[{extra}]'")
+
+
 def _imported(kind: str, name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path and "" not in sys.path:

@@ -24,11 +24,12 @@ from windrow.policies import Policy, check_sampling, make_policy
 from windrow.records import Json
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
+from windrow.tasks.loaders import FORMS, open_source
+from windrow.tasks.mapping import MappedRows, parse_map
 from windrow.tasks.prompts import PromptTemplate, read_template
-from windrow.tasks.rows import BadRow, open_rows, spool_rows
+from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
 
-Rows = Iterable[Mapping[str, Json]]
 DEFAULT_SCORERS_ENV = "problem"
 DEFAULT_CONCURRENCY = 64
 
@@ -36,7 +37,7 @@ DEFAULT_CONCURRENCY = 64
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What a program gives as objects rather than by name; each takes the place of the configuration's."""
 
-    rows: Rows | None = None
+    rows: Iterable[Mapping[str, Json]] | None = None
     policy: Policy | None = None
     env: type[Env] | None = None
     agent: type[Agent] | None = None
@@ -177,19 +178,21 @@ class _Survey:
 def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> Source:
     config = loaded.run.tasks
     source = expand(config.source, where="tasks.source")
+    split = expand(config.split, where="tasks.split")
+    maps = parse_map(expand(config.map, where="tasks.map"), loaded.origins)
+    rows: Rows
     if parts.rows is not None:
         name = source or "rows"
         rows = spool_rows(parts.rows, name)
     else:
         if not config.path:
-            raise UsageError("no tasks: give a .jsonl or .json file, or - for standard input")
-        path = expand(config.path, where="tasks.path")
-        rows = open_rows(path)
-        name = source or ("stdin" if path == "-" else Path(path).stem)
+            raise UsageError(f"no tasks: give {FORMS}")
+        rows, found = open_source(expand(config.path, where="tasks.path"), split=split)
+        name = source or found
     return scan(
-        rows,
+        MappedRows(rows, maps) if maps else rows,
         name=name,
-        split=expand(config.split, where="tasks.split"),
+        split=split,
         check=survey.check,
         watch=survey.watch,
         skip_invalid=config.skip_invalid,

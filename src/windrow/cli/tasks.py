@@ -8,6 +8,8 @@ import sys
 from windrow.config import load_config
 from windrow.policies import Policy
 from windrow.prepare import Parts, prepare
+from windrow.tasks.loaders import FORMS
+from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
 
 HELP = "check a task file"
@@ -16,8 +18,10 @@ HELP = "check a task file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(parser))
     check = actions.add_parser("check", help="read every row and say what is wrong", description=__doc__)
-    check.add_argument("file", help="a .jsonl or .json file of tasks; - for standard input")
+    check.add_argument("file", help=FORMS)
     check.add_argument("--env", help="the environment the rows are for (problem)")
+    check.add_argument("--split", help="the split of an hf: data set")
+    check.add_argument("--map", action="append", metavar="FIELD=SOURCE[|FILTER]", help=MAP_HELP)
     check.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")
 
 
@@ -32,7 +36,8 @@ class _AnyPolicy(Policy):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = {"tasks": arguments.file, "env": arguments.env, "skip_invalid": arguments.skip_invalid}
+    options = {name: getattr(arguments, name) for name in ("env", "split", "map", "skip_invalid")}
+    options["tasks"] = arguments.file
     prepared = prepare(load_config((), options), Parts(policy=_AnyPolicy()))
     source = prepared.source
     repeated = sum(1 for position in range(len(source)) if source.identity(position)[1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,11 +20,12 @@ from windrow.engine.world import Scorer, Verdict
 from windrow.envs import Episode
 from windrow.errors import ScorerError, UsageError
 from windrow.grade import answers
+from windrow.grade.math import check_installed, math_judge
 from windrow.identity import source_hash
 from windrow.naming import name_of, resolve
 from windrow.records import Json, RecordedScore, Score
 
-Judge = Callable[[str, Json, Mapping[str, Json]], answers.Judged]
+Judge = Callable[[str, Json, Mapping[str, Json]], answers.Judged | Awaitable[answers.Judged]]
 
 BUILT_IN: dict[str, tuple[Judge, tuple[str, ...]]] = {
     "exact": (answers.exact, ()),
@@ -32,6 +33,7 @@ BUILT_IN: dict[str, tuple[Judge, tuple[str, ...]]] = {
     "regex": (answers.regex, ("pattern",)),
     "choice": (answers.choice, ()),
     "number": (answers.number, ("tolerance",)),
+    "math": (math_judge, ("cpu_s",)),
 }
 FORMAT_WEIGHT = "format_weight"
 
@@ -54,7 +56,8 @@ class AnswerScorer:
         answer = episode.task.get("answer")
         if answer is None:
             raise ScorerError(f"scorer {self.name!r} needs an 'answer' in the task row", retryable=False)
-        correct, formed = self._judge(episode.reply, answer, self._settings)
+        judged = self._judge(episode.reply, answer, self._settings)
+        correct, formed = await judged if inspect.isawaitable(judged) else judged
         scores = {
             self.name: RecordedScore(value=float(correct), weight=self._weight, scorer=self.name),
             f"{self.name}.format": RecordedScore(
@@ -94,6 +97,8 @@ def make_scorer(config: ScorerConfig) -> Scorer:
     if config.name in BUILT_IN:
         judge, known = BUILT_IN[config.name]
         _check_settings(config.name, settings, (*known, FORMAT_WEIGHT))
+        if judge is math_judge:
+            check_installed()
         return AnswerScorer(config.name, judge, config.weight, settings)
     found = resolve("scorer", config.name, BUILT_IN)
     if not callable(found):
@@ -116,6 +121,8 @@ def _check_settings(name: str, settings: Mapping[str, Json], known: tuple[str, .
                 raise UsageError(f"scorer {name!r}: the pattern does not compile: {problem}") from None
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"scorer {name!r}: {key} must be a number, found {value!r}")
+        elif key == "cpu_s" and value < 1:
+            raise UsageError(f"scorer {name!r}: {key} must be at least 1 second, found {value!r}")
 
 
 def _verdict(result: Any, name: str, weight: float) -> Verdict:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import msgspec
 
@@ -41,6 +41,16 @@ class Row(msgspec.Struct, frozen=True):
 class BadRow(msgspec.Struct, frozen=True):
     where: str
     problem: str
+
+
+class Rows(Protocol):
+    """The rows of a source in their order, each readable again by its offset."""
+
+    @property
+    def name(self) -> str: ...
+    def __iter__(self) -> Iterator[Row | BadRow]: ...
+    def read(self, offset: int) -> dict[str, Json]: ...
+    def close(self) -> None: ...
 
 
 class RowFile:
@@ -107,8 +117,12 @@ def open_rows(path: str) -> RowFile:
         file = target.open("rb")
         return _opened(file if file.seekable() else _spooled(file), path)
     except OSError as problem:
-        hint = "; check the path" if isinstance(problem, FileNotFoundError) else ""
-        raise UsageError(f"cannot read the task file {path}: {problem.strerror}{hint}") from None
+        raise cannot_read(path, problem) from None
+
+
+def cannot_read(path: str, problem: OSError) -> UsageError:
+    hint = "; check the path" if isinstance(problem, FileNotFoundError) else ""
+    return UsageError(f"cannot read the task file {path}: {problem.strerror or problem}{hint}")
 
 
 def spool_rows(rows: Iterable[Mapping[str, Any]], name: str) -> RowFile:

@@ -17,7 +17,7 @@ from windrow.errors import UsageError
 from windrow.identity import canonical, digest
 from windrow.records import Json, Task
 from windrow.tasks.identities import Identities
-from windrow.tasks.rows import BadRow, Row, RowFile
+from windrow.tasks.rows import BadRow, Row, Rows
 
 SHOWN_PROBLEMS = 20
 
@@ -30,12 +30,13 @@ RowWatch = Callable[[Mapping[str, Json], str], None]
 class Source:
     """The rows of one data set that passed their checks, by position; a task is read from its file when asked for."""
 
-    def __init__(self, rows: RowFile, *, name: str, split: str | None) -> None:
+    def __init__(self, rows: Rows, *, name: str, split: str | None) -> None:
         self.rows = rows
         self.name = name
         self.split = split
         self.invalid: list[BadRow] = []
         self.row_sampling: set[str] = set()
+        self.row_agents: set[str] = set()
         self._offsets = array("Q")
         self._indexes = array("Q")
         self._identities = Identities()
@@ -95,7 +96,7 @@ class Selection:
 
 
 def scan(
-    rows: RowFile,
+    rows: Rows,
     *,
     name: str,
     split: str | None = None,
@@ -123,6 +124,8 @@ def scan(
         occurrences[row_digest] = occurrence + 1
         source._add(row, row_digest, occurrence)
         source.row_sampling.update(row.data.get("sampling") or ())
+        if row.data.get("agent") is not None:
+            source.row_agents.add(row.data["agent"])
         if watch:
             watch(row.data, row.where)
     if source.invalid and not skip_invalid:

@@ -1,0 +1,85 @@
+"""The process in which math-verify runs: a question a line on standard input, a verdict a line on standard output.
+
+It stands alone: only the standard library and math-verify. Arithmetic on a model's reply may take for ever or all
+memory (`9^{9^{9}}`), and does so inside one call into C, where no timer of ours could stop it; so the kernel limits
+the process, and whoever asked sees it end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+MEMORY_BYTES = 2**30
+
+
+def last_boxed(text: str) -> str | None:
+    """What is inside the last \\boxed{…} that is closed."""
+    end = len(text)
+    while (start := text.rfind("\\boxed{", 0, end)) >= 0:
+        depth = 0
+        for position in range(start + len("\\boxed"), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[position], 0)
+            if depth == 0:
+                return text[start + len("\\boxed{") : position]
+        end = start
+    return None
+
+
+def judge(reply: str, answers: list[str], math_verify: Any) -> dict[str, Any]:
+    """Whether the reply's final expression equals one of the answers, and whether there was one to compare."""
+    boxed = last_boxed(reply)
+    said = reply if boxed is None else boxed
+    wanted = [(last_boxed(answer) or answer).strip() for answer in answers]
+    if said.strip() in wanted:
+        return {"correct": True, "formed": True}
+    golds = [_parse(math_verify, f"\\boxed{{{answer}}}") for answer in wanted]
+    if not all(golds):
+        unread = wanted[golds.index([])][:80]
+        return {"error": f"the answer {unread!r} holds no mathematics that math-verify can parse"}
+    parsed = _parse(math_verify, reply if boxed is None else f"\\boxed{{{boxed}}}")
+    correct = any(math_verify.verify(gold, parsed, timeout_seconds=None) for gold in golds)
+    return {"correct": correct, "formed": bool(parsed)}
+
+
+def _parse(math_verify: Any, text: str) -> list[Any]:
+    # Its time limits are signals, which only a main thread may set and which do not stop a call into C: ours do.
+    parsed: list[Any] = math_verify.parse(text, parsing_timeout=None)
+    return parsed
+
+
+def _limit(kind: int, amount: int) -> None:
+    """Lower a soft limit, as far as the system knows of it and lets us."""
+    _, hard = resource.getrlimit(kind)
+    try:
+        resource.setrlimit(kind, (amount if hard == resource.RLIM_INFINITY else min(amount, hard), hard))
+    except (OSError, ValueError):
+        return
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # the parser's generated code prints: that is no verdict
+    logging.disable(logging.CRITICAL)
+    import math_verify  # type: ignore[import-untyped]
+
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    for line in sys.stdin.buffer:
+        question = json.loads(line)
+        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + question["cpu_s"])
+        try:
+            verdict = judge(question["reply"], question["answers"], math_verify)
+        except Exception as problem:  # it belongs to this question, not to the next
+            verdict = {"error": f"{type(problem).__name__}: {problem}"}
+        answers.write(json.dumps(verdict) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
