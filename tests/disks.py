@@ -96,8 +96,8 @@ class CrashDisk(Disk):
     """A disk that remembers what is durable, and crashes at call number `crash_at`.
 
     Durable is of a file what it held when it was last synced, of a directory the names it had when it was last synced.
-    After a crash every call fails, until `survivors` says what a power cut leaves, or `restart` carries on with what
-    a killed process leaves: everything, in the system's memory. Files outside `root` do not count.
+    What stood under `root` at the beginning is durable. After a crash every call fails, until `survivors` says what a
+    power cut leaves, or `restart` carries on with what a killed process leaves: everything, in the system's memory.
     """
 
     def __init__(self, root: Path, crash_at: int | None = None) -> None:
@@ -105,11 +105,16 @@ class CrashDisk(Disk):
         self.crash_at = crash_at
         self.calls = 0
         self.crashed = False
-        self._contents: dict[int, bytes] = {}
+        self._live: dict[int, bytearray] = {}
+        self._durable: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
         self._held: dict[int, int] = {}  # descriptors, so that no inode number is given out a second time
         self._turn = threading.Lock()
-        self._remember_names(root)
+        for path in (root, *root.rglob("*")):
+            if path.is_dir():
+                self._remember_names(path)
+            else:
+                self._remember_bytes(path)
 
     def restart(self, crash_at: int | None = None) -> None:
         self.calls, self.crash_at, self.crashed = 0, crash_at, False
@@ -126,23 +131,26 @@ class CrashDisk(Disk):
         return super().open(path)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        self._hold(descriptor)
+        live = self._live[self._hold(descriptor)]
         try:
             self._step()
         except Crash:
             if self.calls == self.crash_at:
-                super().write(descriptor, data[: len(data) // 2])
+                live += data[: super().write(descriptor, data[: len(data) // 2])]
             raise
-        return super().write(descriptor, data)
+        written = super().write(descriptor, data)
+        live += data[:written]
+        return written
 
     def sync(self, descriptor: int) -> None:
         self._step()
         inode = self._hold(descriptor)
-        self._contents[inode] = _content(descriptor)
+        self._durable[inode] = bytes(self._live[inode])
 
     def truncate(self, descriptor: int, size: int) -> None:
         self._step()
         super().truncate(descriptor, size)
+        del self._live[self._hold(descriptor)][size:]
 
     def sync_directory(self, path: Path) -> None:
         self._step()
@@ -164,13 +172,23 @@ class CrashDisk(Disk):
                 raise Crash
 
     def _hold(self, descriptor: int) -> int:
-        inode = os.fstat(descriptor).st_ino
-        if inode not in self._held:
-            self._held[inode] = os.dup(descriptor)
-        return inode
+        """Keep the file: its inode number, and what it holds. All writes append."""
+        status = os.fstat(descriptor)
+        if status.st_ino not in self._held:
+            self._held[status.st_ino] = os.dup(descriptor)
+            before = os.pread(descriptor, status.st_size, 0) if status.st_size else b""
+            self._live[status.st_ino] = bytearray(before)
+        del self._live[status.st_ino][status.st_size :]  # emptied when it was opened
+        return status.st_ino
 
     def _remember_names(self, path: Path) -> None:
         self._names[path.stat().st_ino] = _names(path)
+
+    def _remember_bytes(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        inode = self._hold(descriptor)
+        self._durable[inode] = bytes(self._live[inode])
+        os.close(descriptor)
 
     # -- the power cut
 
@@ -200,18 +218,14 @@ class CrashDisk(Disk):
                 yield name, child
 
     def _surviving_bytes(self, inode: int, chance: random.Random | None) -> bytes:
-        durable = self._contents.get(inode, b"")
-        if chance is None or inode not in self._held:
+        durable = self._durable.get(inode, b"")
+        live = bytes(self._live.get(inode, b""))
+        if chance is None:
             return durable
-        current = _content(self._held[inode])
-        if not current.startswith(durable):
-            return chance.choice([durable, current])
-        return current[: chance.randint(len(durable), len(current))]
+        if not live.startswith(durable):
+            return chance.choice([durable, live])
+        return live[: chance.randint(len(durable), len(live))]
 
 
 def _names(path: Path) -> dict[str, int]:
     return {entry.name: entry.inode() for entry in os.scandir(path)}
-
-
-def _content(descriptor: int) -> bytes:
-    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

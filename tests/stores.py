@@ -111,7 +111,7 @@ def attempts(run: Path) -> list[tuple[str, int]]:
 def _without_volatile(value: Json) -> Json:
     if isinstance(value, dict):
         return {key: _without_volatile(item) for key, item in value.items() if key not in VOLATILE}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_without_volatile(item) for item in value]
     return value
 

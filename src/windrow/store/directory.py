@@ -76,7 +76,8 @@ class RunDirectory:
         self._lock: Lock | None = None
         try:
             self._refuse_strangers()
-            _make_directory(path, self.disk)
+            if not (path / MANIFEST).exists():
+                _make_directory(path, self.disk)
             name = "lock" if writer is None else f"lock.{writer}"
             self._lock = Lock(path / name) if lock else None
             self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
@@ -237,11 +238,15 @@ def new_manifest(
 
 def _make_directory(path: Path, disk: Disk) -> None:
     """Make `path` and its missing parents, each durable in the one above it."""
-    if path.is_dir():
-        return
-    _make_directory(path.parent, disk)
+    there = path.is_dir()
+    if not path.parent.is_dir():
+        _make_directory(path.parent, disk)
     path.mkdir(exist_ok=True)
-    disk.sync_directory(path.parent)
+    try:
+        disk.sync_directory(path.parent)  # also for one that is there: its maker may have been killed before
+    except PermissionError:
+        if not there:
+            raise
 
 
 def _is_ours(name: str) -> bool:

@@ -15,9 +15,8 @@ class Disk:
         """A descriptor for reading and appending; the file is made if need be, and its name is durable."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            self.sync_directory(
-                path.parent
-            )  # also for a file that is there: its maker may have been killed before
+            # Also for a file that is there already: its maker may have been killed before it came to this.
+            self.sync_directory(path.parent)
         except BaseException:
             os.close(descriptor)
             raise
