@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 
 from windrow.config import as_tree
+from windrow.engine.freeze import copied_task
 from windrow.engine.run import Control, Progress, Scheduler
 from windrow.engine.world import Sink
 from windrow.errors import StoreError, UsageError, WindrowError
 from windrow.grade.grader import Grader, GradingLog
 from windrow.prepare import Prepared
-from windrow.records import Grading, Json, Rollout, RolloutGroup, decode_rollout
+from windrow.records import AttemptId, Grading, Json, Rollout, RolloutGroup, decode_rollout
 from windrow.store.directory import (
     Fingerprint,
     GradingSink,
@@ -93,7 +94,7 @@ class Collection:
         self._ungraded = 0
         self._groups: dict[str, dict[int, Rollout]] = {}
         self._earlier: dict[tuple[str, int], Place] = {}
-        self._graded_earlier: Mapping[tuple[str, int], list[Grading]] = {}
+        self._graded_earlier: dict[AttemptId, list[Grading]] = {}
         self._sink: Sink = _Nowhere()
         self._grading_log: GradingLog = _Nowhere()
 
@@ -140,7 +141,8 @@ class Collection:
                 members[sample] = self._read(place)
         if len(members) < self.plan.samples:
             return None
-        rollouts = tuple(self._groups.pop(rollout.group)[sample] for sample in range(self.plan.samples))
+        del self._groups[rollout.group]
+        rollouts = tuple(members[sample] for sample in range(self.plan.samples))
         if any(member.grade in ("pending", "failed") for member in rollouts):
             return None
         return RolloutGroup(id=rollout.group, task=rollout.task, rollouts=rollouts)
@@ -173,6 +175,7 @@ class Collection:
 
         async def committed(slot: Slot, rollout: Rollout, settled: bool) -> None:
             self._count(slot, rollout)
+            rollout = msgspec.structs.replace(rollout, task=copied_task(slot.task))  # a large row, too
             if rollout.grade == "pending" and not control.cancelled:
                 rollout = await self._grade(rollout)
             await on_commit(rollout)
@@ -232,6 +235,8 @@ class Collection:
         missing = missing_scorers(rollout, expected)
         gradings = await self._grader(grading).grade(rollout, missing)
         graded = fold(rollout, gradings, active=grading.hash, expected=expected)
+        if (rollout.group, rollout.sample) in self._earlier:  # it will be read again, with its group
+            self._graded_earlier.setdefault((rollout.id, rollout.attempt), []).extend(gradings)
         self._ungraded -= graded.grade not in ("pending", "failed")
         return graded
 

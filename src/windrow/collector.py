@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -22,6 +23,8 @@ from windrow.prepare import Parts, prepare
 from windrow.records import Json, Rollout, RolloutGroup
 
 __all__ = ["collect", "run_examples"]
+
+STEPS_TO_LEAVE = 16  # of the loop: two for each generator around the one that was left
 
 Row = Mapping[str, Json]
 OnCommit = Callable[[Rollout], Awaitable[None] | None]
@@ -60,14 +63,17 @@ async def collect(
     `temperature`, `concurrency`, `out`, …). With `groups=True`, whole graded groups come out instead. Leaving the
     loop early cancels what runs; what was committed stays, and the same call continues.
     """
+    await _others_left()
     parts, named = _parts(tasks, policy, env, agent, scorers)
     files = [config] if isinstance(config, str | Path) else list(config)
     loaded = load_config(files, {**options, **named}, sets)
     collection = open_collection(
         prepare(loaded, parts), overwrite=overwrite, redo=redo, regrade=regrade, on_warning=on_warning
     )
-    async for item in _stream(collection, groups=groups, on_commit=on_commit, on_progress=on_progress):
-        yield item
+    stream = _stream(collection, groups=groups, on_commit=on_commit, on_progress=on_progress)
+    async with aclosing(stream):
+        async for item in stream:
+            yield item
 
 
 async def run_examples(
@@ -85,13 +91,17 @@ async def run_examples(
     Nothing is written unless `store` names a run directory. `semaphore` bounds the episodes together with whatever
     else holds it.
     """
+    await _others_left()
     parts, named = _parts(rows, policy, env, agent, None)
     if store is not None:
         named["out"] = str(store)
     loaded = load_config((), {**options, **named})
     collection = open_collection(prepare(loaded, parts), stored=store is not None, gate=semaphore)
-    async for rollout in _stream(collection):
-        yield rows[rollout.task.index], rollout
+    tasks = collection.prepared.tasks
+    by_group = {collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))}
+    async with aclosing(_stream(collection)) as stream:
+        async for rollout in stream:
+            yield by_group[rollout.group], rollout
 
 
 async def run_collection(
@@ -100,12 +110,18 @@ async def run_collection(
     control: Control | None = None,
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
+    deliver: Callable[[Rollout], Awaitable[None]] | None = None,
 ) -> Summary:
-    """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported."""
+    """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported.
+
+    `deliver` is awaited after them, and what it raises ends the run.
+    """
 
     async def committed(rollout: Rollout) -> None:
         if on_commit is not None:
             await _guarded(collection, "on_commit", on_commit, rollout)
+        if deliver is not None:
+            await deliver(rollout)
         if on_progress is not None:
             await _guarded(collection, "on_progress", on_progress, collection.progress)
 
@@ -121,23 +137,25 @@ async def _stream(
     groups: bool = False,
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """What the collection commits, as it comes. The consumer's pace holds the engine back."""
     control = Control()
     queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=max(16, collection.prepared.concurrency))
     end = object()
 
     async def produce() -> None:
-        async def committed(rollout: Rollout) -> None:
-            if on_commit is not None:
-                await _guarded(collection, "on_commit", on_commit, rollout)
+        async def deliver(rollout: Rollout) -> None:
+            if control.cancelled:
+                return
             if not groups:
                 await queue.put(rollout)
             elif (group := collection.whole_group(rollout)) is not None:
                 await queue.put(group)
 
         try:
-            await run_collection(collection, control=control, on_commit=committed, on_progress=on_progress)
+            await run_collection(
+                collection, control=control, on_commit=on_commit, on_progress=on_progress, deliver=deliver
+            )
         finally:
             await queue.put(end)
 
@@ -149,10 +167,23 @@ async def _stream(
     finally:
         if not producer.done():
             control.cancel()
-            while not producer.done():
-                while not queue.empty():
-                    queue.get_nowait()
-                await asyncio.wait({producer}, timeout=0.05)
+            _leaving.add(producer)
+            producer.add_done_callback(_leaving.discard)
+            while not queue.empty():  # nobody takes what is left, and nothing more is delivered
+                queue.get_nowait()
+            await asyncio.wait({producer})
+
+
+_leaving: set[asyncio.Future[None]] = set()  # what runs on for a moment after its loop was left
+
+
+async def _others_left() -> None:
+    """Wait for runs whose loop was left: the interpreter closes those a few steps later, and they hold their locks."""
+    for _ in range(STEPS_TO_LEAVE):
+        await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    while leaving := [task for task in _leaving if task.get_loop() is loop and not task.done()]:
+        await asyncio.wait(leaving)
 
 
 async def _guarded(collection: Collection, name: str, callback: Callable[[Any], Any], argument: Any) -> None:
