@@ -197,31 +197,31 @@ def test_the_command_maps_and_says_what_a_flag_should_look_like(
     assert "--map 'answer': expected FIELD=SOURCE, such as --map prompt=question" in err
 
 
-@pytest.mark.parametrize("path", [path for path in [SHARED] if path.exists()], ids=["gsm8k"])
-def test_the_real_gsm8k_file_runs_as_it_is(
-    tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--map", "prompt=question", "--map", "answer=answer|after:####"]
-    assert main(["tasks", "check", str(path), *flags]) == 0
-    out = capsys.readouterr().out
-    assert "1,319 valid tasks" in out
-    assert "scorer: number (every answer is a number" in out
-    (tmp_path / "script.yaml").write_text(
-        "replies:\n- match: Janet\n  reply: '#### 18'\n- reply: 'It is 0.'\n"
-    )
-    run = tmp_path / "run"
-    collect = [
-        "collect",
-        str(path),
-        *flags,
-        "--model",
-        f"scripted:{tmp_path / 'script.yaml'}",
-        "--out",
-        str(run),
-    ]
-    assert main([*collect, "--limit", "20", "-k", "2", "--quiet"]) == 0
-    rollouts = list(windrow.load(run))
-    assert len(rollouts) == 40
-    assert [rollout.reward for rollout in rollouts[:3]] == [1.0, 1.0, 0.0]
-    assert rollouts[0].task["answer"] == "18"
-    assert rollouts[0].task["_original"]["answer"].endswith("#### 18")
+class TestGsm8k:
+    __test__ = SHARED.exists()  # the file lies beside the checkout, here and in CI, and nowhere else
+
+    def test_the_real_file_runs_as_it_is(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        flags = ["--map", "prompt=question", "--map", "answer=answer|after:####"]
+        assert main(["tasks", "check", str(SHARED), *flags]) == 0
+        out = capsys.readouterr().out
+        assert "1,319 valid tasks" in out
+        assert "scorer: number (every answer is a number" in out
+        (tmp_path / "script.yaml").write_text(
+            "replies:\n- match: Janet\n  reply: '#### 18'\n- reply: 'It is 0.'\n"
+        )
+        run = tmp_path / "run"
+        collect = [
+            "collect",
+            str(SHARED),
+            *flags,
+            "--model",
+            f"scripted:{tmp_path / 'script.yaml'}",
+            "--out",
+            str(run),
+        ]
+        assert main([*collect, "--limit", "20", "-k", "2", "--quiet"]) == 0
+        rollouts = list(windrow.load(run))
+        assert len(rollouts) == 40
+        assert [rollout.reward for rollout in rollouts[:3]] == [1.0, 1.0, 0.0]
+        assert rollouts[0].task["answer"] == "18"
+        assert rollouts[0].task["_original"]["answer"].endswith("#### 18")
