@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,14 @@ from windrow.store.read import load
 
 Row = dict[str, Json]
 VOLATILE = ("timing", "started_at", "seconds", "first_token_s", "tools_seconds")
+
+
+@contextlib.contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A directory in memory where there is one: for tests that write thousands of small files."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 # -- real runs

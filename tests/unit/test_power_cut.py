@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import random
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.disks import CrashDisk
-from tests.stores import attempts, collect, contents, judge, lasting, open_run, rows
+from tests.stores import attempts, collect, contents, folder_in_memory, judge, lasting, open_run, rows
 from windrow.collector import run_collection
 from windrow.errors import InfraError, StoreError
 from windrow.policies.base import Request
@@ -53,10 +52,8 @@ STORIES = {
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A directory in memory where there is one: thousands of small files are written."""
-    where = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=where) as folder:
-        yield Path(folder)
+    with folder_in_memory() as folder:
+        yield folder
 
 
 async def prepare(root: Path, story: Story) -> Path:
