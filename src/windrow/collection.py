@@ -15,8 +15,10 @@ from windrow.engine.run import Control, Progress, Scheduler
 from windrow.engine.world import Sink
 from windrow.errors import StoreError, UsageError, WindrowError
 from windrow.grade.grader import Grader, GradingLog
+from windrow.naming import name_of
 from windrow.prepare import Prepared
 from windrow.records import AttemptId, Grading, Json, Rollout, RolloutGroup, decode_rollout
+from windrow.stats.metrics import Metrics, measure, write_metrics
 from windrow.store.directory import (
     Fingerprint,
     GradingSink,
@@ -88,10 +90,12 @@ class Collection:
         self.ledger = Ledger(len(self.plan))
         self.to_grade: list[Place] = []
         self.progress = Progress(planned=0)
+        self.metrics: Metrics | None = None  # what metrics.json says, once this call has written it
         self._gate = gate
         self._on_warning = on_warning
         self._reader: RunReader | None = None
         self._ungraded = 0
+        self._planned_by_agent: Mapping[str, int] = {}
         self._groups: dict[str, dict[int, Rollout]] = {}
         self._earlier: dict[tuple[str, int], Place] = {}
         self._graded_earlier: dict[AttemptId, list[Grading]] = {}
@@ -107,11 +111,18 @@ class Collection:
         if self._on_warning is not None:
             self._on_warning(message)
 
-    async def run(self, control: Control, on_commit: Committed) -> Summary:
-        """Grade what an earlier call left ungraded, then run what is pending; return when both are durable."""
+    async def run(
+        self, control: Control, on_commit: Committed, on_graded: Callable[[], Awaitable[None]] | None = None
+    ) -> Summary:
+        """Grade what an earlier call left ungraded, then run what is pending; return when both are durable.
+
+        `on_graded` is awaited after each of the former, `on_commit` after each of the latter.
+        """
         self.progress.planned = self.ledger.pending_count
+        self.progress.to_grade = len(self.to_grade)
+        self._planned_by_agent, self.progress.left = self._by_agent()
         try:
-            await self._grade_leftovers(control)
+            await self._grade_leftovers(control, on_graded)
             await self._run_pending(control, on_commit)
         except BaseException:
             with contextlib.suppress(StoreError):  # what went wrong first is what is reported
@@ -147,6 +158,22 @@ class Collection:
             return None
         return RolloutGroup(id=rollout.group, task=rollout.task, rollouts=rollouts)
 
+    async def aggregate(self) -> None:
+        """Write metrics.json from what is on disk. The rollouts are safe by now: whatever fails here is a warning."""
+        if self.directory is None:
+            return
+        self.progress.phase = "aggregating"
+        env = self.prepared.world.env
+        found: list[str] = []
+        path, disk = self.directory.path, self.directory.disk
+        try:
+            self.metrics = await asyncio.to_thread(measure, path, envs={name_of(env): env}, warn=found.append)
+            await asyncio.to_thread(write_metrics, path, self.metrics, disk)
+        except (WindrowError, OSError) as problem:
+            found.append(f"no metrics.json: {problem}")
+        for message in found:
+            self.warn(message)
+
     def close(self) -> None:
         if self._reader is not None:
             self._reader.__exit__()
@@ -156,13 +183,22 @@ class Collection:
 
     # -- running
 
+    def _by_agent(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Planned and pending rollouts of each agent; the tasks are read only if some name an agent of their own."""
+        world = self.prepared.world
+        if not self.prepared.source.row_agents:
+            return {world.agent_name: len(self.plan)}, {world.agent_name: self.ledger.pending_count}
+        return self.plan.by_agent(self.ledger, lambda task: world.cast(task).agent_name)
+
     async def _run_pending(self, control: Control, on_commit: Committed) -> None:
         if not self.ledger.pending_count:
             return
         policy = self.prepared.world.policy
+        self.progress.phase = "opening"
         try:
             with control.cancellable():
                 await policy.open()
+            self.progress.phase = "running"
             await self._schedule(control, on_commit)
         except asyncio.CancelledError:
             if not control.absorb():
@@ -178,6 +214,7 @@ class Collection:
             rollout = msgspec.structs.replace(rollout, task=copied_task(slot.task))  # a large row, too
             if rollout.grade == "pending" and not control.cancelled:
                 rollout = await self._grade(rollout)
+                self.progress.judge(rollout)
             await on_commit(rollout)
 
         scheduler = Scheduler(
@@ -204,8 +241,13 @@ class Collection:
 
     # -- grading
 
-    async def _grade_leftovers(self, control: Control) -> None:
+    async def _grade_leftovers(
+        self, control: Control, on_graded: Callable[[], Awaitable[None]] | None
+    ) -> None:
         """Judge from the record what is on disk and not graded; bounded, and cut short by a stop."""
+        if not self.to_grade:
+            return
+        self.progress.phase = "grading"
         places = iter(self.to_grade)
 
         async def work() -> None:
@@ -215,6 +257,9 @@ class Collection:
                 try:
                     with control.cancellable():
                         await self._grade(self._read(place))
+                    self.progress.graded += 1
+                    if on_graded is not None:
+                        await on_graded()
                 except asyncio.CancelledError:
                     if not control.absorb():
                         raise
@@ -340,7 +385,12 @@ class Collection:
         manifest = self.directory.manifest
         finished = summary.pending == 0
         self.directory.write_manifest(
-            msgspec.structs.replace(manifest, counts=counts, redo=None if finished else manifest.redo)
+            msgspec.structs.replace(
+                manifest,
+                counts=counts,
+                agents=dict(self._planned_by_agent),
+                redo=None if finished else manifest.redo,
+            )
         )
 
 

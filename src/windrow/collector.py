@@ -55,13 +55,15 @@ async def collect(
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
     on_warning: Callable[[str], None] | None = None,
+    aggregate: bool = True,
     **options: Any,
 ) -> AsyncIterator[Any]:
     """Collect what is missing of a run, and yield each rollout of this call once it is on disk and graded.
 
     `tasks` is a file or the rows themselves; `options` are the command's flags with underscores (`base_url`,
-    `temperature`, `concurrency`, `out`, …). With `groups=True`, whole graded groups come out instead. Leaving the
-    loop early cancels what runs; what was committed stays, and the same call continues.
+    `temperature`, `concurrency`, `out`, …). With `groups=True`, whole graded groups come out instead. At the end
+    metrics.json is written unless `aggregate` is false. Leaving the loop early cancels what runs; what was committed
+    stays, and the same call continues.
     """
     await _others_left()
     parts, named = _parts(tasks, policy, env, agent, scorers)
@@ -70,7 +72,9 @@ async def collect(
     collection = open_collection(
         prepare(loaded, parts), overwrite=overwrite, redo=redo, regrade=regrade, on_warning=on_warning
     )
-    stream = _stream(collection, groups=groups, on_commit=on_commit, on_progress=on_progress)
+    stream = _stream(
+        collection, groups=groups, on_commit=on_commit, on_progress=on_progress, aggregate=aggregate
+    )
     async with aclosing(stream):
         async for item in stream:
             yield item
@@ -111,22 +115,31 @@ async def run_collection(
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
     deliver: Callable[[Rollout], Awaitable[None]] | None = None,
+    aggregate: bool = False,
 ) -> Summary:
     """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported.
 
-    `deliver` is awaited after them, and what it raises ends the run.
+    `deliver` is awaited after them, and what it raises ends the run. `aggregate` writes metrics.json when it was not
+    stopped.
     """
+    control = control or Control()
+
+    async def progressed() -> None:
+        if on_progress is not None:
+            await _guarded(collection, "on_progress", on_progress, collection.progress)
 
     async def committed(rollout: Rollout) -> None:
         if on_commit is not None:
             await _guarded(collection, "on_commit", on_commit, rollout)
         if deliver is not None:
             await deliver(rollout)
-        if on_progress is not None:
-            await _guarded(collection, "on_progress", on_progress, collection.progress)
+        await progressed()
 
     try:
-        return await collection.run(control or Control(), committed)
+        summary = await collection.run(control, committed, progressed)
+        if aggregate and not control.stopping:
+            await collection.aggregate()
+        return summary
     finally:
         collection.close()
 
@@ -137,6 +150,7 @@ async def _stream(
     groups: bool = False,
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
+    aggregate: bool = False,
 ) -> AsyncGenerator[Any, None]:
     """What the collection commits, as it comes. The consumer's pace holds the engine back."""
     control = Control()
@@ -154,7 +168,12 @@ async def _stream(
 
         try:
             await run_collection(
-                collection, control=control, on_commit=on_commit, on_progress=on_progress, deliver=deliver
+                collection,
+                control=control,
+                on_commit=on_commit,
+                on_progress=on_progress,
+                deliver=deliver,
+                aggregate=aggregate,
             )
         finally:
             await queue.put(end)

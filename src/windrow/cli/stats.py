@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 import msgspec
 
 from windrow.cli.text import counts_text, mean_text
+from windrow.stats.metrics import measure, write_metrics
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
 
 HELP = "numbers of a run, with their denominators"
@@ -22,12 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="a rollout passes from this reward on (1)",
     )
+    parser.add_argument("--write", action="store_true", help="write metrics.json into the run directory, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
     stats = summarise(arguments.run, pass_reward=arguments.pass_reward)
     print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
+    if arguments.write:
+        metrics = measure(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
+        print(f"wrote {write_metrics(arguments.run, metrics)}", file=sys.stderr)
     return 0
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def text(stats: Stats) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Literal
 
 import msgspec
 
@@ -22,9 +23,15 @@ from windrow.tasks.plan import Slot
 
 COMMITS_WAITING = 4
 
+Phase = Literal["opening", "grading", "running", "aggregating"]
+
 
 class Progress(msgspec.Struct):
-    """Counts of this call: what was to be done, what is committed, what is running."""
+    """Counts of this call: what was to be done, what is committed, what is running.
+
+    `failures` counts attempts by the owner/kind of their error, `left` what of `planned` is not settled by agent;
+    `graded` of `to_grade` rollouts of earlier calls are judged. `phase` says what is being done now.
+    """
 
     planned: int
     settled: int = 0
@@ -35,6 +42,11 @@ class Progress(msgspec.Struct):
     rewards: int = 0
     reward_sum: float = 0.0
     tokens: int = 0
+    failures: dict[str, int] = {}
+    left: dict[str, int] = {}
+    to_grade: int = 0
+    graded: int = 0
+    phase: Phase = "opening"
 
     def count(self, rollout: Rollout, *, settled: bool) -> None:
         self.attempts += 1
@@ -42,6 +54,17 @@ class Progress(msgspec.Struct):
         self.failed += rollout.status == "failed"
         self.cancelled += rollout.status == "cancelled"
         self.tokens += rollout.usage.completion_tokens
+        if settled and rollout.agent in self.left:
+            self.left[rollout.agent] -= 1
+        self.judge(rollout)
+
+    def judge(self, rollout: Rollout) -> None:
+        """Count a verdict, or what stood in its way; what is pending is counted once it is graded."""
+        if rollout.grade == "pending":
+            return
+        if rollout.error is not None:
+            kind = f"{rollout.error.owner}/{rollout.error.kind}"
+            self.failures[kind] = self.failures.get(kind, 0) + 1
         if rollout.reward is not None:
             self.rewards += 1
             self.reward_sum += rollout.reward

@@ -80,7 +80,8 @@ class World:
         self.backoff_s = backoff_s
         self.behaviour = behaviour
         self.grading = grading
-        self._env = env
+        self.env = env  # the run's own; a row may name another
+        self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
         self._agent = agent
         self._agent_settings = agent_settings or {}
@@ -102,7 +103,7 @@ class World:
         row = task.get("sampling")
         if not row:
             return self._sampling
-        return {**self._sampling, **{k: v for k, v in row.items() if k not in self._forced}}
+        return {**self._sampling, **{k: v for k, v in row.items() if v is not None and k not in self._forced}}
 
     def context(self, slot: Slot) -> EnvContext:
         return EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed, prompt=self.prompt)
@@ -112,7 +113,7 @@ class World:
         return {"id": seed, "sample": sample}.get(self._seeds)
 
     def _make_cast(self, env_name: str | None, agent_name: str | None) -> Cast:
-        env, settings = self._env, self._env_settings
+        env, settings = self.env, self._env_settings
         if env_name is not None and env_name != name_of(env):
             env, settings = find_env(env_name), {}
         agent, agent_settings = self._agent, self._agent_settings

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from windrow.records import Json, Message, Score, Status, Stop, Task, Turn
+from windrow.records import Json, Message, Rollout, Score, Status, Stop, Task, Turn
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools import Tool, ToolResult
 
@@ -96,3 +96,11 @@ class Env:
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:
         """Raise ValueError with what is wrong with a task row; called for every row, before the run."""
+
+    @classmethod
+    def aggregate(cls, rollouts: Sequence[Rollout]) -> Mapping[str, float]:
+        """Extra metrics by name, for metrics.json; called after the run, once for each agent that played here.
+
+        `rollouts` are the final attempts, failed ones too, without their messages and turns; usage is kept.
+        """
+        return {}

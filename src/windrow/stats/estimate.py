@@ -44,9 +44,12 @@ def clustered_mean(clusters: Iterable[Cluster], *, confidence: float = 0.95) -> 
     count = len(filled)
     if count < 2:
         return Mean(mean, None, None, n, count)
-    spread = sum((cluster.total - cluster.n * mean) ** 2 for cluster in filled)
+    residuals = [cluster.total - cluster.n * mean for cluster in filled]
+    spread = sum(residual * residual for residual in residuals)
     error = math.sqrt(count / (count - 1) * spread) / n
     reach = t_quantile((1 + confidence) / 2, count - 1) * error
+    if not math.isfinite(reach):
+        return Mean(mean, None, None, n, count)
     return Mean(mean, mean - reach, mean + reach, n, count)
 
 
@@ -61,6 +64,18 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 def mean_pass_at(clusters: Sequence[Cluster], k: int) -> float:
     return sum(pass_at_k(cluster.n, cluster.passed, k) for cluster in clusters) / len(clusters)
+
+
+def pass_table(clusters: Iterable[Cluster]) -> tuple[dict[str, float], int]:
+    """pass@k for k = 1, 2, 4, … and the largest, and over how many tasks: the same ones for every k.
+
+    They are the tasks with as many graded samples as the best-covered one.
+    """
+    filled = [cluster for cluster in clusters if cluster.n]
+    most = max((cluster.n for cluster in filled), default=0)
+    whole = [cluster for cluster in filled if cluster.n == most]
+    ks = sorted({*(2**i for i in range(most.bit_length())), most} - {0})
+    return {str(k): mean_pass_at(whole, k) for k in ks}, len(whole)
 
 
 def t_quantile(p: float, degrees: int) -> float:

@@ -60,6 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     redo: Redo | None = None
     versions: dict[str, str] = {}
     counts: dict[str, int] = {}
+    agents: dict[str, int] = {}
 
 
 class RunDirectory:

@@ -5,7 +5,8 @@ Slot number n is sample n % k of the task at position n // k. Ten million slots 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -138,6 +139,17 @@ class Plan:
                     group, task = self.group(position), self.tasks.task(position)
                     recorded = recorded_task(task)
                 yield self._slot(number, ledger.next_attempt(number), group, task, recorded)
+
+    def by_agent(self, ledger: Ledger, agent_of: Callable[[Task], str]) -> tuple[Counter[str], Counter[str]]:
+        """How many slots each agent has, and how many of them are pending. Reads every task."""
+        planned: Counter[str] = Counter()
+        pending: Counter[str] = Counter()
+        for position in range(len(self.tasks)):
+            agent = agent_of(self.tasks.task(position))
+            first = position * self.samples
+            planned[agent] += self.samples
+            pending[agent] += sum(map(ledger.is_pending, range(first, first + self.samples)))
+        return planned, pending
 
     def retry(self, slot: Slot) -> Slot:
         """The same slot, one attempt on."""

@@ -1,0 +1,83 @@
+"""`Env.aggregate`: what environments say of their own rollouts, beside the metrics that every run has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from windrow.envs import Env, find_env
+from windrow.errors import UsageError
+from windrow.records import AttemptId, Grading, Rollout, Task
+from windrow.store.read import Place, RunReader
+
+
+class Hooks:
+    """Keeps the rollouts of environments that define `aggregate`, and no others."""
+
+    def __init__(
+        self,
+        reader: RunReader,
+        gradings: Mapping[AttemptId, list[Grading]],
+        envs: Mapping[str, type[Env]],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._reader = reader
+        self._known = envs
+        self._warn = warn
+        self._gradings = gradings
+        self._envs: dict[str, type[Env] | None] = {}
+        self._tasks: dict[str, Task] = {}
+        self._kept: dict[str, dict[str, list[Rollout]]] = {}  # by agent and env
+
+    def add(self, place: Place, agent: str, env: str) -> None:
+        if env not in self._envs:
+            self._envs[env] = self._wanting(env)
+        if self._envs[env] is not None:
+            rollout = self._light(self._reader.folded(self._reader.read(place), self._gradings))
+            self._kept.setdefault(agent, {}).setdefault(env, []).append(rollout)
+
+    def aggregate(self, agent: str) -> dict[str, dict[str, float]]:
+        """What the hooks give for one agent, by environment. Whatever goes wrong in one is a warning."""
+        found: dict[str, dict[str, float]] = {}
+        for name, rollouts in sorted(self._kept.get(agent, {}).items()):
+            env = self._envs[name]
+            assert env is not None
+            try:
+                found[name] = self._checked(name, env.aggregate(rollouts))
+            except Exception as problem:
+                self._warn(f"aggregate() of env {name} raised {type(problem).__name__}: {problem}")
+        return found
+
+    def _wanting(self, name: str) -> type[Env] | None:
+        """The class called `name` if it defines `aggregate`."""
+        try:
+            env = self._known.get(name) or find_env(name)
+        except UsageError as problem:
+            self._warn(f"aggregate() of env {name} is not asked: {problem}")
+            return None
+        return env if env.aggregate.__func__ is not Env.aggregate.__func__ else None  # type: ignore[attr-defined]
+
+    def _light(self, rollout: Rollout) -> Rollout:
+        """Without messages and turns; the rollouts of one task share its row."""
+        task = self._tasks.setdefault(rollout.group, rollout.task)
+        return msgspec.structs.replace(rollout, task=task, messages=(), turns=())
+
+    def _checked(self, name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The finite numbers; a hook's other values are warned of."""
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"it returned {type(metrics).__name__}; expected {{name: number}}")
+        numbers: dict[str, float] = {}
+        for key, value in metrics.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                number = math.nan
+            if math.isfinite(number):
+                numbers[str(key)] = number
+            else:
+                self._warn(
+                    f"aggregate() of env {name}: {key!r} is {value!r}, no finite number, and is left out"
+                )
+        return numbers

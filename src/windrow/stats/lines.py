@@ -1,0 +1,83 @@
+"""The final attempts of a run as statistics read them: a partial decode, with the scores that count now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from windrow.records import AttemptId, Grading, Rollout, Usage, is_done
+from windrow.store.read import Place, RunReader
+
+
+class _Task(msgspec.Struct):
+    key: str
+    index: int
+
+
+class _Error(msgspec.Struct):
+    owner: str
+    kind: str
+
+
+class _Timing(msgspec.Struct):
+    started_at: float
+    policy: float
+    total: float
+
+
+class _Value(msgspec.Struct):
+    value: float
+
+
+class Line(msgspec.Struct):
+    """What statistics need of a rollout."""
+
+    id: str
+    attempt: int
+    group: str
+    task: _Task
+    env: str
+    agent: str
+    status: str
+    stop: str
+    reason: str | None
+    error: _Error | None
+    grade: str
+    grading: str | None
+    reward: float | None
+    scores: dict[str, _Value]
+    metrics: dict[str, float]
+    usage: Usage
+    timing: _Timing
+
+    @property
+    def done(self) -> bool:
+        return is_done(self.status, self.reason)
+
+
+_decode_line = msgspec.json.Decoder(Line).decode
+
+
+def final_lines(
+    reader: RunReader, gradings: Mapping[AttemptId, list[Grading]]
+) -> Iterator[tuple[Place, Line]]:
+    """The final attempt of every slot, in log order, gradings folded in; whole lines are read only for that."""
+    active = reader.manifest.grading.hash if reader.manifest.grading else None
+    for place, line in reader.finals(_decode_line):
+        if line.grading != active or (line.id, line.attempt) in gradings:
+            line = _with_verdicts(line, reader.folded(reader.read(place), gradings))
+        yield place, line
+
+
+def _with_verdicts(line: Line, rollout: Rollout) -> Line:
+    error = rollout.error
+    return msgspec.structs.replace(
+        line,
+        error=_Error(error.owner, error.kind) if error is not None else None,
+        grade=rollout.grade,
+        grading=rollout.grading,
+        reward=rollout.reward,
+        scores={name: _Value(score.value) for name, score in rollout.scores.items()},
+        metrics=rollout.metrics,
+    )

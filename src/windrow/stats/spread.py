@@ -1,0 +1,108 @@
+"""How values are spread: mean, deviation, extremes and median of many numbers, in little memory."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+EXACT_VALUES = 8192  # distinct values that are told apart before the median is rounded
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Of `n` values. `std` is the sample deviation (n − 1), None for a single value.
+
+    `median_error` is how far, relative to itself, the median may be off: 0 unless there were very many values.
+    """
+
+    n: int
+    mean: float | None
+    std: float | None
+    min: float
+    median: float
+    max: float
+    median_error: float
+
+
+class Moments(msgspec.Struct):
+    """Count, mean, deviation and extremes of a stream of values, one at a time."""
+
+    n: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, value: float) -> None:
+        self.n += 1
+        step = value - self.mean
+        self.mean += step / self.n
+        self.squares += step * (value - self.mean)
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    @property
+    def std(self) -> float | None:
+        if self.n < 2 or not math.isfinite(self.squares):
+            return None
+        return math.sqrt(self.squares / (self.n - 1))
+
+
+class Values:
+    """A stream of values and their spread. Memory grows with distinct values, and only up to a bound."""
+
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self._counts: dict[float, int] = {}
+        self._bits: int | None = None  # of the mantissa that are kept; None: all
+
+    def add(self, value: float) -> None:
+        self.moments.add(value)
+        value = self._rounded(value)
+        self._counts[value] = self._counts.get(value, 0) + 1
+        while len(self._counts) > EXACT_VALUES:
+            self._coarsen()
+
+    def spread(self) -> Spread:
+        moments = self.moments
+        return Spread(
+            n=moments.n,
+            mean=finite(moments.mean),
+            std=moments.std,
+            min=moments.low,
+            median=self._median(),
+            max=moments.high,
+            median_error=0.0 if self._bits is None else 2.0 ** (1 - self._bits),
+        )
+
+    def _rounded(self, value: float) -> float:
+        if self._bits is None:
+            return value
+        mantissa, exponent = math.frexp(value)
+        scale = 1 << self._bits
+        return math.ldexp(math.trunc(mantissa * scale) / scale, exponent)
+
+    def _coarsen(self) -> None:
+        """Keep one bit less of every value; truncation, so that doing it in steps or at once is the same."""
+        self._bits = 16 if self._bits is None else self._bits - 1
+        counts: dict[float, int] = {}
+        for value, count in self._counts.items():
+            rounded = self._rounded(value)
+            counts[rounded] = counts.get(rounded, 0) + count
+        self._counts = counts
+
+    def _median(self) -> float:
+        """The middle value, or the mean of the two in the middle."""
+        lower, upper = (self.moments.n - 1) // 2, self.moments.n // 2
+        middle: list[float] = []
+        passed = 0
+        for value in sorted(self._counts):
+            passed += self._counts[value]
+            while len(middle) < 2 and passed > (lower, upper)[len(middle)]:
+                middle.append(value)
+        return middle[0] / 2 + middle[1] / 2
+
+
+def finite(value: float | None) -> float | None:
+    """`value`, or None where it is not a number that JSON could hold."""
+    return value if value is not None and math.isfinite(value) else None
