@@ -8,17 +8,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-import sys
 from typing import Any
 
-import msgspec
-
 from windrow.cli.progress import Display
+from windrow.cli.report import closing, opening
 from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
 from windrow.config import OPTIONS, load_config
 from windrow.engine.run import Control
 from windrow.prepare import Prepared, prepare
+from windrow.tasks.loaders import FORMS
+from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
 
 HELP = "run tasks, record and grade every attempt"
@@ -28,13 +28,14 @@ SIGNAL_EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("tasks", nargs="?", help="a .jsonl or .json file of tasks; - for standard input")
+    add("tasks", nargs="?", help=FORMS)
     group = parser.add_argument_group("tasks")
     group.add_argument("--source", help="the data set's name (default: the file's stem)")
     group.add_argument("--split", help="a label, part of the identity: train, test, …")
     group.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
     group.add_argument("--shuffle", type=int, metavar="SEED", help="order the tasks by a seeded shuffle")
     group.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")
+    group.add_argument("--map", action="append", metavar="FIELD=SOURCE[|FILTER]", help=MAP_HELP)
     group.add_argument("--prompt", metavar="FILE", help="a prompt template: YAML with system, user, messages")
     group = parser.add_argument_group("policy")
     group.add_argument(
@@ -87,40 +88,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dry-run", action="store_true", help="print the plan and the first prompt; send nothing"
     )
+    group.add_argument(
+        "--no-aggregate",
+        dest="aggregate",
+        action="store_false",
+        help="no metrics.json at the end (windrow stats RUN --write makes it)",
+    )
     group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
-    group.add_argument("--json", action="store_true", help="one JSON object a rollout on standard output")
+    group.add_argument(
+        "--json",
+        action="store_true",
+        help="the rollouts of this call as JSON lines on standard output, and nothing else there",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name, None) for name in OPTIONS}
-    prepared = prepare(load_config(arguments.config, options, arguments.set))
-    say = (lambda text: None) if arguments.quiet else _say
-    for note in prepared.notes:
-        say(note)
-    if prepared.source.invalid:
-        _say(f"left out {list_problems(prepared.source.invalid)}")
-    if arguments.dry_run:
-        return _dry_run(prepared)
-    collection = open_collection(
-        prepared,
-        overwrite=arguments.overwrite,
-        redo=arguments.redo,
-        regrade=arguments.regrade,
-        on_warning=lambda text: _say(f"warning: {text}"),
-    )
-    say(_opening(collection))
-    display = Display(collection, quiet=arguments.quiet, json=arguments.json)
-    try:
-        summary, received = _run_loop(_collect(collection, display))
-    finally:
-        display.close()
-    say(_closing(collection, summary, received))
+    quiet = arguments.quiet or arguments.dry_run
+    with Display(quiet=quiet, json=arguments.json and not arguments.dry_run) as display:
+        display.status("reading the tasks")
+        prepared = prepare(load_config(arguments.config, options, arguments.set))
+        for note in () if arguments.quiet else prepared.notes:
+            display.say(note)
+        if prepared.source.invalid:
+            display.say(f"left out {list_problems(prepared.source.invalid)}")
+        if arguments.dry_run:
+            return _dry_run(prepared)
+        display.status("reading what is done")
+        collection = open_collection(
+            prepared,
+            overwrite=arguments.overwrite,
+            redo=arguments.redo,
+            regrade=arguments.regrade,
+            on_warning=lambda text: display.say(f"warning: {text}"),
+        )
+        display.note(opening(collection))
+        display.start(collection)
+        summary, received = _run_loop(_collect(collection, display, aggregate=arguments.aggregate))
+    display.note(closing(collection, summary, stopped=received is not None))
     if received is not None:
         return SIGNAL_EXIT[received]
     return 0 if summary.complete else 1
 
 
-async def _collect(collection: Collection, display: Display) -> tuple[Summary, signal.Signals | None]:
+async def _collect(
+    collection: Collection, display: Display, *, aggregate: bool
+) -> tuple[Summary, signal.Signals | None]:
     """Run; the first signal drains, a second SIGINT cancels."""
     control = Control()
     received: list[signal.Signals] = []
@@ -141,7 +154,11 @@ async def _collect(collection: Collection, display: Display) -> tuple[Summary, s
     for number in SIGNAL_EXIT:
         loop.add_signal_handler(number, on_signal, number)
     summary = await run_collection(
-        collection, control=control, on_commit=display.on_commit, on_progress=display.on_progress
+        collection,
+        control=control,
+        on_commit=display.on_commit,
+        on_progress=display.on_progress,
+        aggregate=aggregate,
     )
     return summary, received[0] if received else None
 
@@ -185,42 +202,3 @@ def _dry_run(prepared: Prepared) -> int:
     else:
         print(f"first prompt: made by {cast.env_name} when it runs")
     return 0
-
-
-def _opening(collection: Collection) -> str:
-    ledger = collection.ledger
-    parts = [f"{ledger.size:,} planned", f"{ledger.done_count:,} done"]
-    if ledger.retry_count:
-        parts.append(f"{ledger.retry_count:,} to retry")
-    if ledger.final_failure_count:
-        parts.append(f"{ledger.final_failure_count:,} failed for good (--redo status=failed runs them again)")
-    if collection.to_grade:
-        parts.append(f"{len(collection.to_grade):,} to grade")
-    parts.append(f"{ledger.pending_count:,} to run" if ledger.pending_count else "nothing to run")
-    return f"{collection.path}: {', '.join(parts)}"
-
-
-def _closing(collection: Collection, summary: Summary, received: signal.Signals | None) -> str:
-    lines = [f"{summary.done:,} of {summary.planned:,} done, {summary.attempts:,} attempts in this call"]
-    if collection.progress.rewards:
-        mean = collection.progress.reward_sum / collection.progress.rewards
-        lines[0] += f", mean reward {mean:.3f} over {collection.progress.rewards:,}"
-    if summary.failed:
-        lines.append(f"{summary.failed:,} failed for good: --redo status=failed runs them again")
-    if summary.pending:
-        why = "stopped" if received else "failed"
-        lines.append(f"{summary.pending:,} not done ({why}): the same command continues")
-    if summary.ungraded:
-        lines.append(
-            f"{summary.ungraded:,} not graded: the same command grades them, or --redo grade=failed runs them again"
-        )
-    lines.append(f"windrow stats {collection.path}")
-    return "\n".join(lines)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def as_json(value: msgspec.Struct) -> str:
-    return msgspec.json.encode(value).decode()

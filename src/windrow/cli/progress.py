@@ -1,92 +1,151 @@
-"""Progress for a person (standard error) or a program (`--json`, standard output)."""
+"""Progress for a person (standard error) and rollouts for a program (`--json`, standard output).
+
+The JSON stream is one rollout a line, as rollouts.jsonl has it, with the scores that count folded in; nothing else is
+ever written to standard output then.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-import time
-from typing import TextIO
+import threading
+from typing import TYPE_CHECKING
 
+from windrow.cli.figures import Frame, Speed, frame, percent, work_frame
+from windrow.cli.streams import JsonLines, descriptor
 from windrow.collection import Collection
 from windrow.engine.run import Progress
 from windrow.records import Rollout, encode
 
-MILESTONES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
-REDRAW_S = 0.2
+if TYPE_CHECKING:
+    from windrow.cli.live import Region
+
+MILESTONES = (20, 40, 60, 80, 90, 95, 98, 99, 100)
+SLOW_S = 2.0  # off a terminal, what takes longer than this is named
 
 
 class Display:
-    """On a terminal one line that is redrawn; elsewhere a line at each milestone of this call's work."""
+    """On a terminal a live region; elsewhere a line at each milestone of this call's work; `quiet`: neither.
 
-    def __init__(
-        self, collection: Collection, *, quiet: bool, json: bool, stream: TextIO | None = None
-    ) -> None:
-        self._collection = collection
+    Messages, warnings and errors are shown in each case, above the region where there is one.
+    """
+
+    def __init__(self, *, quiet: bool = False, json: bool = False) -> None:
+        on_terminal = _is_terminal() and not (json and sys.stdout.isatty())
         self._quiet = quiet
-        self._json = json
-        self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
-        self._started = time.monotonic()
-        self._drawn_at = 0.0
-        self._width = 0
-        self._milestones = list(MILESTONES)
+        self._json = JsonLines() if json else None
+        self._unread = False
+        self._status: str | None = None
+        self._collection: Collection | None = None
+        self._speed = Speed()
+        self._milestones = dict.fromkeys(("grading", "running"), 0)
+        self._slow: threading.Timer | None = None
+        self._region = self._open_region() if on_terminal and not quiet else None
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def status(self, text: str | None) -> None:
+        """What is being done while nothing can be counted; None when it is over."""
+        self._status = text
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+        if text is not None and self._region is None and not self._quiet:
+            self._slow = threading.Timer(SLOW_S, self.say, [f"{text} …"])
+            self._slow.daemon = True
+            self._slow.start()
+
+    def start(self, collection: Collection) -> None:
+        """From here on the collection's progress is shown."""
+        self.status(None)
+        self._speed = Speed()
+        self._collection = collection
 
     def on_commit(self, rollout: Rollout) -> None:
-        if self._json:
-            sys.stdout.buffer.write(self._collection.prepared.redactor.line(encode(rollout)) + b"\n")
-            sys.stdout.buffer.flush()
+        if self._json is None or self._collection is None or self._unread:
+            return
+        try:
+            self._json.write(self._collection.prepared.redactor.line(encode(rollout)) + b"\n")
+        except BrokenPipeError:
+            self._unread = True
+            self.say("nobody reads standard output any more; the run goes on without it")
 
     def on_progress(self, progress: Progress) -> None:
-        if self._quiet:
+        if self._quiet or self._region is not None:
             return
-        now = time.monotonic()
-        share = progress.settled / progress.planned if progress.planned else 1.0
-        reached = [milestone for milestone in self._milestones if share >= milestone]
-        if self._live and (now - self._drawn_at >= REDRAW_S or share >= 1.0):
-            self._drawn_at = now
-            self._draw(self._line(progress, now))
-        elif not self._live and reached:
-            self._milestones = self._milestones[len(reached) :]
-            print(f"{share:4.0%}  {self._line(progress, now)}", file=self._stream, flush=True)
+        if progress.phase == "grading":
+            share = percent(progress.graded, progress.to_grade)
+        else:
+            share = percent(progress.settled, progress.planned)
+        if self._passes_milestone(progress.phase, share):
+            self.say(_line(frame(progress, self._speed)))
+
+    def note(self, text: str) -> None:
+        """Something to know; not shown when quiet."""
+        if not self._quiet:
+            self.say(text)
 
     def say(self, text: str) -> None:
-        """A message between the redrawn lines; shown also when quiet, as it answers what the user did."""
-        self._clear()
-        print(text, file=self._stream, flush=True)
+        """Something that is shown also when quiet: a warning, or an answer to what the user did."""
+        if self._region is not None:
+            self._region.say(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        if self._width:
-            print(file=self._stream, flush=True)
-            self._width = 0
+        self.status(None)
+        if self._region is not None:
+            region, self._region = self._region, None
+            region.close(last=self._last_frame())
+        if self._json is not None:
+            self._json.close()
+            self._json = None
 
-    def _line(self, progress: Progress, now: float) -> str:
-        seconds = max(now - self._started, 1e-9)
-        rate = progress.settled / seconds
-        parts = [f"{progress.settled:,}/{progress.planned:,}", f"{rate:,.1f}/s"]
-        if progress.tokens:
-            parts.append(f"{progress.tokens / seconds:,.0f} tok/s")
-        if progress.rewards:
-            parts.append(f"reward {progress.reward_sum / progress.rewards:.3f}")
-        if progress.failed:
-            parts.append(f"{progress.failed:,} failed attempts")
-        parts.append(f"{progress.in_flight:,} running")
-        left = progress.planned - progress.settled
-        if left and rate:
-            parts.append(f"{_duration(left / rate)} left")
-        return "  ".join(parts)
+    def _open_region(self) -> Region | None:
+        from windrow.cli.live import Region
 
-    def _draw(self, line: str) -> None:
-        self._clear()
-        self._stream.write(line)
-        self._stream.flush()
-        self._width = len(line)
+        try:
+            return Region(self._frame)
+        except OSError:
+            return None  # no room for a temporary file: plain lines need none
 
-    def _clear(self) -> None:
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._width = 0
+    def _frame(self) -> Frame:
+        if self._collection is None or self._status is not None:
+            return Frame(status=self._status or "")
+        if self._collection.progress.phase == "aggregating":
+            self._speed.stop()
+        return frame(self._collection.progress, self._speed)
+
+    def _last_frame(self) -> Frame | None:
+        """What is left standing: nothing, if nothing was run."""
+        if self._collection is None or not self._collection.progress.attempts:
+            return None
+        self._speed.stop()
+        return work_frame(self._collection.progress, self._speed)
+
+    def _passes_milestone(self, phase: str, share: int) -> bool:
+        """Whether the next milestone is reached; several at once are one."""
+        passed = sum(share >= milestone for milestone in MILESTONES)
+        if passed <= self._milestones.get(phase, 0):
+            return False
+        self._milestones[phase] = passed
+        return True
 
 
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+def _line(now: Frame) -> str:
+    """A frame on one line."""
+    if now.status is not None:
+        return now.status
+    lists = [f"{row[0]} {', '.join(row[1:])}" for row in (now.failures, now.left) if row]
+    return "  ".join((now.counts.strip(), *now.figures, *lists))
+
+
+def _is_terminal() -> bool:
+    """Whether standard error is a terminal on which a cursor can be moved."""
+    if descriptor(sys.stderr) is None or not sys.stderr.isatty():
+        return False
+    return os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")

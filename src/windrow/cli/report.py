@@ -1,0 +1,62 @@
+"""What `collect` says before it runs and after."""
+
+from __future__ import annotations
+
+from windrow.cli.text import mean_text
+from windrow.collection import Collection, Summary
+from windrow.stats.metrics import METRICS, AgentEntry
+
+
+def opening(collection: Collection) -> str:
+    """What is planned, done and left; each is named, also when it is zero."""
+    ledger = collection.ledger
+    parts = [f"{ledger.size:,} planned", f"{ledger.done_count:,} done", f"{ledger.retry_count:,} to retry"]
+    if ledger.final_failure_count:
+        parts.append(f"{ledger.final_failure_count:,} failed for good (--redo status=failed runs them again)")
+    if collection.to_grade:
+        parts.append(f"{len(collection.to_grade):,} to grade")
+    parts.append(f"{ledger.pending_count:,} left to run" if ledger.pending_count else "nothing to run")
+    return f"{collection.path}: {', '.join(parts)}"
+
+
+def closing(collection: Collection, summary: Summary, *, stopped: bool) -> str:
+    """What came of it, the key metrics of each agent, and where everything is."""
+    lines = [f"{summary.done:,} of {summary.planned:,} done, {summary.attempts:,} attempts in this call"]
+    if collection.progress.rewards:
+        mean = collection.progress.reward_sum / collection.progress.rewards
+        lines[0] += f", mean reward {mean:.3f} over {collection.progress.rewards:,}"
+    if summary.failed:
+        lines.append(f"{summary.failed:,} failed for good: --redo status=failed runs them again")
+    if summary.pending:
+        why = "stopped" if stopped else "failed"
+        lines.append(f"{summary.pending:,} not done ({why}): the same command continues")
+    if summary.ungraded:
+        lines.append(
+            f"{summary.ungraded:,} not graded: the same command grades them, or --redo grade=failed runs them again"
+        )
+    lines += [
+        text
+        for entry in (collection.metrics.agents if collection.metrics else ())
+        for text in key_lines(entry)
+    ]
+    return "\n".join([*lines, *_paths(collection), f"windrow stats {collection.path}"])
+
+
+def key_lines(entry: AgentEntry) -> list[str]:
+    """An agent's key metrics, and what its environments add."""
+    metrics = entry.agent_metrics
+    reward = f"reward {mean_text(metrics.reward)}" if metrics.reward else "no rollout is graded"
+    parts = [f"pass@{k} {value:.3f}" for k, value in metrics.pass_at.items()]
+    coverage = entry.key_metrics["coverage"]
+    if coverage is not None and coverage < 1:
+        parts.append(f"coverage {coverage:.1%}")
+    extra = [f"{name} {value:g}" for found in metrics.aggregate.values() for name, value in found.items()]
+    return [f"{entry.agent}: {reward}", *(f"  {'  '.join(row)}" for row in (parts, extra) if row)]
+
+
+def _paths(collection: Collection) -> list[str]:
+    assert collection.path is not None
+    files = {"run": collection.path, "rollouts": collection.path / "rollouts.jsonl"}
+    if collection.metrics is not None:
+        files["metrics"] = collection.path / METRICS
+    return [f"{name:<8}  {path}" for name, path in files.items()]
