@@ -148,7 +148,7 @@ async def test_the_episodes_time_truncates_it_and_what_there_is_is_scored(tmp_pa
 
     log: list[str] = []
     env = world(log, turns=9, step=hang_at_two, score=returning(Score(0.5)))
-    rollout = await played(env, tmp_path / "run", episode_timeout=0.3)
+    rollout = await played(env, tmp_path / "run", episode_timeout=1)
     assert (rollout.status, rollout.stop, rollout.reward, rollout.error) == (
         "truncated",
         "timeout",
@@ -161,7 +161,7 @@ async def test_the_episodes_time_truncates_it_and_what_there_is_is_scored(tmp_pa
 
 async def test_the_episodes_time_may_run_out_in_a_model_call(tmp_path) -> None:
     env = world([], score=returning(Score(0.0)))
-    rollout = await played(env, tmp_path / "run", policy=hang, episode_timeout=0.2)
+    rollout = await played(env, tmp_path / "run", policy=hang, episode_timeout=1)
     assert (rollout.status, rollout.stop, rollout.reward) == ("truncated", "timeout", 0.0)
     assert [m.content for m in rollout.messages] == ["go"]
 

@@ -110,7 +110,7 @@ async def test_nor_after_a_timeout(tmp_path) -> None:
             await asyncio.Event().wait()
         return "ok"
 
-    rollout = await played(Spoiler, tmp_path / "run", policy=answer, episode_timeout=0.2)
+    rollout = await played(Spoiler, tmp_path / "run", policy=answer, episode_timeout=1)
     assert (rollout.status, rollout.stop) == ("truncated", "timeout")
     unspoilt(rollout)
 
