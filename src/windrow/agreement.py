@@ -1,0 +1,105 @@
+"""Whether a call fits the run that it would continue: the manifest they agree on, or a refusal with the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from windrow.config import as_tree
+from windrow.errors import UsageError
+from windrow.prepare import Prepared
+from windrow.records import Json
+from windrow.store.directory import Fingerprint, Manifest, Redo, new_manifest, whole_sizes
+from windrow.store.read import segments
+from windrow.version import __version__
+
+
+def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: bool) -> Manifest:
+    """The manifest of this call, if what it would collect is what the directory holds."""
+    fresh = new_manifest(
+        version=__version__,
+        source=prepared.source.name,
+        split=prepared.source.split,
+        config=as_tree(prepared.run),
+        behaviour=prepared.behaviour,
+        grading=prepared.grading,
+        code=prepared.code,
+    )
+    if before is None:
+        return fresh
+    if (before.source, before.split) != (fresh.source, fresh.split):
+        raise UsageError(
+            f"this run is of source {before.source!r}, split {before.split!r}; the tasks given are of source "
+            f"{fresh.source!r}, split {fresh.split!r}. Choose another --out, or set --source and --split"
+        )
+    if before.behaviour.hash != prepared.behaviour.hash:
+        raise UsageError(
+            "what shapes the rollouts has changed since this run was begun:\n"
+            + _difference(before.behaviour.of, prepared.behaviour.of)
+            + "\nChoose another --out for the new settings, or --overwrite to move the old run aside"
+        )
+    return msgspec.structs.replace(
+        before,
+        windrow=fresh.windrow,
+        config=fresh.config,
+        grading=_agreed_grading(before.grading, prepared.grading, regrade=regrade),
+        code=fresh.code,
+        versions=fresh.versions,
+    )
+
+
+def redo_of(path: Path, manifest: Manifest, where: str | None) -> Redo | None:
+    """The redo of this call: one that was cut short goes on from where it began."""
+    if where is None:
+        return None
+    if manifest.redo is not None and manifest.redo.where == where:
+        return manifest.redo
+    return Redo(where, whole_sizes(path, segments(path)))
+
+
+def changed_code(prepared: Prepared, before: Manifest | None) -> Iterator[str]:
+    """A warning for each piece of user code that carries no version and has changed."""
+    for name, found in prepared.code.items():
+        known = before.code.get(name) if before else None
+        if known is not None and known != found:
+            yield (
+                f"the source of {name} has changed since the last call and it has no `version`; rollouts made "
+                f"before and after are kept in one run. Give it a version if its behaviour changed"
+            )
+
+
+def _agreed_grading(
+    before: Fingerprint | None, now: Fingerprint | None, *, regrade: bool
+) -> Fingerprint | None:
+    if (before and before.hash) == (now and now.hash):
+        return before
+    if not regrade:
+        raise UsageError(
+            "only the grading has changed:\n"
+            + _difference(before.of if before else {}, now.of if now else {})
+            + "\n--regrade adds the new scores to the rollouts that are there"
+        )
+    generation = (before.generation if before else 0) + 1
+    return msgspec.structs.replace(now, generation=generation) if now else None
+
+
+def _difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    return "\n".join(
+        f"  {key}: {before.get(key, '(not set)')} → {after.get(key, '(not set)')}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    )
+
+
+def _leaves(value: Json, prefix: str = "") -> Iterable[tuple[str, Json]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{prefix}[{number}]")
+    else:
+        yield prefix, value
