@@ -34,7 +34,7 @@ from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
 
 Warn = Callable[[str], None]
-Committed = Callable[[Rollout], Awaitable[None]]
+Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +217,7 @@ class Collection:
             if rollout.grade == "pending" and not control.cancelled:
                 rollout = await self._grade(rollout)
                 self.progress.judge(rollout)
-            await on_commit(rollout)
+            await on_commit(rollout, settled)
 
         scheduler = Scheduler(
             self.prepared.world,

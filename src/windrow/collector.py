@@ -90,7 +90,9 @@ async def run_examples(
     store: str | Path | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Row, Rollout]]:
-    """Run rows once each and yield (row, rollout) as they are done, on the same engine as `collect`.
+    """Run each row and yield (row, its rollout) as they are done, on the same engine as `collect`.
+
+    A failed attempt that is tried again is not given out; the last one is.
 
     Nothing is written unless `store` names a run directory. `semaphore` bounds the episodes together with whatever
     else holds it.
@@ -103,7 +105,7 @@ async def run_examples(
     collection = open_collection(prepare(loaded, parts), stored=store is not None, gate=semaphore)
     tasks = collection.prepared.tasks
     by_group = {collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))}
-    async with aclosing(_stream(collection)) as stream:
+    async with aclosing(_stream(collection, settled_only=True)) as stream:
         async for rollout in stream:
             yield by_group[rollout.group], rollout
 
@@ -114,12 +116,12 @@ async def run_collection(
     control: Control | None = None,
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
-    deliver: Callable[[Rollout], Awaitable[None]] | None = None,
+    deliver: Callable[[Rollout, bool], Awaitable[None]] | None = None,
     aggregate: bool = False,
 ) -> Summary:
     """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported.
 
-    `deliver` is awaited after them, and what it raises ends the run. `aggregate` writes metrics.json when it was not
+    `deliver(rollout, settled)` is awaited after them, and what it raises ends the run. `aggregate` writes metrics.json when it was not
     stopped.
     """
     control = control or Control()
@@ -128,11 +130,11 @@ async def run_collection(
         if on_progress is not None:
             await _guarded(collection, "on_progress", on_progress, collection.progress)
 
-    async def committed(rollout: Rollout) -> None:
+    async def committed(rollout: Rollout, settled: bool) -> None:
         if on_commit is not None:
             await _guarded(collection, "on_commit", on_commit, rollout)
         if deliver is not None:
-            await deliver(rollout)
+            await deliver(rollout, settled)
         await progressed()
 
     try:
@@ -148,6 +150,7 @@ async def _stream(
     collection: Collection,
     *,
     groups: bool = False,
+    settled_only: bool = False,
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
     aggregate: bool = False,
@@ -158,8 +161,8 @@ async def _stream(
     end = object()
 
     async def produce() -> None:
-        async def deliver(rollout: Rollout) -> None:
-            if control.cancelled:
+        async def deliver(rollout: Rollout, settled: bool) -> None:
+            if control.cancelled or (settled_only and not settled):
                 return
             if not groups:
                 await queue.put(rollout)

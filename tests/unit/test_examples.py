@@ -13,6 +13,7 @@ from tests.collecting import answering
 from tests.worlds import returning, world
 from windrow import Request, Score, Task
 from windrow.errors import UsageError
+from windrow.policies.scripted import CallablePolicy
 
 ROWS = [{"prompt": f"q{n}", "answer": "ok"} for n in range(6)]
 
@@ -138,3 +139,15 @@ async def test_a_row_too_large_for_the_log_line_is_whole_for_whoever_collects(tm
 async def test_bad_rows_are_refused_by_their_index(empty_folder) -> None:
     with pytest.raises(UsageError, match=r"rows\[1\]"):
         await ran([ROWS[0], {"answer": "ok"}])
+
+
+async def test_a_row_that_is_tried_again_comes_out_once() -> None:
+    failures = iter([True])
+
+    def flaky(request: Request) -> str:
+        if next(failures, False):
+            raise RuntimeError("once")
+        return "4"
+
+    pairs = await ran(ROWS[:1], policy=CallablePolicy(flaky, name="flaky"))
+    assert [(row, rollout.attempt, rollout.status) for row, rollout in pairs] == [(ROWS[0], 2, "completed")]

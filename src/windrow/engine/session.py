@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from windrow.engine.freeze import copied, copied_messages, copied_task
@@ -115,6 +116,10 @@ class EpisodeSession:
                     timeout_s=world.limits.call_timeout_s,
                 )
             retries = completion.retries
+        except asyncio.CancelledError:
+            # Cut by the episode's time or from outside: the call was made, and is written down.
+            recorder.called(None, seconds=time.monotonic() - started, retries=0, sampling=None)
+            raise
         except ContextOverflow:
             recorder.end("truncated", "context_overflow")
         except Exception as problem:
