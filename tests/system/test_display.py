@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import threading
@@ -72,9 +73,9 @@ def home(project: Callable[..., Project], gate: threading.Event) -> Project:
 def on_terminal(home: Project) -> Iterator[Callable[..., Terminal]]:
     started: list[Terminal] = []
 
-    def start(*flags: str, **options: Any) -> Terminal:
+    def start(*flags: str, tasks: str = "tasks.jsonl", **options: Any) -> Terminal:
         endpoint = ["--model", "stub", "--base-url", home.server.url, "--out", "run"]
-        arguments = ["collect", "tasks.jsonl", *endpoint, "--set", "policy.backoff_s=0", *USUAL, *flags]
+        arguments = ["collect", tasks, *endpoint, "--set", "policy.backoff_s=0", *USUAL, *flags]
         started.append(Terminal(*arguments, cwd=home.path, **options))
         return started[-1]
 
@@ -215,6 +216,53 @@ def test_json_goes_to_standard_output_and_the_region_to_the_terminal(
     assert sent == {(line["id"], line["attempt"]) for line in home.lines()}
     assert terminal.written.count("printed by q0") == SAMPLES  # what is printed is kept out of the stream
     assert holding(terminal.shown, "100%  40/40")
+
+
+# -- before anything can be counted
+
+
+def test_reading_the_tasks_is_shown(on_terminal: Callable[..., Terminal], gate: threading.Event) -> None:
+    gate.set()
+    reading, writing = os.pipe()
+    terminal = on_terminal(tasks="-", stdin=reading)
+    os.close(reading)
+    terminal.until_shown("reading the tasks")
+    os.write(writing, json.dumps(ROWS[0]).encode() + b"\n")
+    os.close(writing)
+    assert terminal.wait() == 0
+    assert not holding(terminal.shown, "reading")
+
+
+def test_off_a_terminal_reading_is_named_when_it_takes_long(home: Project, gate: threading.Event) -> None:
+    gate.set()
+    reading, writing = os.pipe()
+    running = home.start_collect(tasks="-", stdin=reading)
+    os.close(reading)
+    running.until_said("reading the tasks …")
+    os.write(writing, json.dumps(ROWS[0]).encode() + b"\n")
+    os.close(writing)
+    assert running.wait().code == 0
+
+
+def test_grading_what_earlier_calls_left_is_shown(
+    home: Project, on_terminal: Callable[..., Terminal], gate: threading.Event
+) -> None:
+    gate.set()
+    home.tasks(ROWS[:4])
+    home.module(
+        "judges",
+        "import pathlib, time\n"
+        "def slow(task, reply):\n"
+        "    while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        "    return 1.0\n",
+    )
+    assert on_terminal().wait() == 0
+    terminal = on_terminal("--scorer", "judges:slow", "--regrade")
+    terminal.until_shown("grading 0 of 8 from earlier calls")
+    (home.path / "go").touch()
+    assert terminal.wait() == 0
+    assert "run: 8 planned, 8 done, 0 to retry, 8 to grade, nothing to run" in terminal.written
+    assert holding(terminal.shown, "chat: reward 1.000 [")
 
 
 # -- the beginning and the end

@@ -6,6 +6,7 @@ graded has an entry, and its mean is null. Nothing that is not a finite number i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
@@ -127,7 +128,9 @@ def measure(
         gradings = reader.gradings()
         hooks = Hooks(reader, gradings, envs or {}, warn)
         for place, line in final_lines(reader, gradings):
-            agents.setdefault(line.agent, _Agent(pass_reward)).add(line)
+            if line.agent not in agents:
+                agents[line.agent] = _Agent(pass_reward)
+            agents[line.agent].add(line)
             hooks.add(place, line.agent, line.env)
         planned = reader.manifest.agents
         entries = [
@@ -152,15 +155,16 @@ class _Agent:
 
     def __init__(self, pass_reward: float) -> None:
         self.tally = Tally(pass_reward)
-        self._values: dict[str, Values] = {}
+        self._values: defaultdict[str, Values] = defaultdict(Values)
         self._groups: dict[str, _Group] = {}
 
     def add(self, line: Line) -> None:
         self.tally.add(line)
         for name, value in _numbers(line):
-            self._values.setdefault(name, Values()).add(float(value))
-        group = self._groups.setdefault(line.group, _Group(line.task.key, line.task.index))
-        group.add(line)
+            self._values[name].add(float(value))
+        if line.group not in self._groups:
+            self._groups[line.group] = _Group(line.task.key, line.task.index)
+        self._groups[line.group].add(line)
 
     def entry(self, name: str, planned: int | None, aggregate: dict[str, dict[str, float]]) -> AgentEntry:
         metrics = self._metrics(aggregate)

@@ -38,8 +38,10 @@ class Moments(msgspec.Struct):
         step = value - self.mean
         self.mean += step / self.n
         self.squares += step * (value - self.mean)
-        self.low = min(self.low, value)
-        self.high = max(self.high, value)
+        if value < self.low:
+            self.low = value
+        if value > self.high:
+            self.high = value
 
     @property
     def std(self) -> float | None:
@@ -58,8 +60,10 @@ class Values:
 
     def add(self, value: float) -> None:
         self.moments.add(value)
-        value = self._rounded(value)
-        self._counts[value] = self._counts.get(value, 0) + 1
+        if self._bits is not None:
+            value = self._rounded(value, self._bits)
+        counts = self._counts
+        counts[value] = counts.get(value, 0) + 1
         while len(self._counts) > EXACT_VALUES:
             self._coarsen()
 
@@ -75,11 +79,10 @@ class Values:
             median_error=0.0 if self._bits is None else 2.0 ** (1 - self._bits),
         )
 
-    def _rounded(self, value: float) -> float:
-        if self._bits is None:
-            return value
+    @staticmethod
+    def _rounded(value: float, bits: int) -> float:
         mantissa, exponent = math.frexp(value)
-        scale = 1 << self._bits
+        scale = 1 << bits
         return math.ldexp(math.trunc(mantissa * scale) / scale, exponent)
 
     def _coarsen(self) -> None:
@@ -87,7 +90,7 @@ class Values:
         self._bits = 16 if self._bits is None else self._bits - 1
         counts: dict[float, int] = {}
         for value, count in self._counts.items():
-            rounded = self._rounded(value)
+            rounded = self._rounded(value, self._bits)
             counts[rounded] = counts.get(rounded, 0) + count
         self._counts = counts
 
