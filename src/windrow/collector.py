@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from windrow.agents import Agent
+from windrow.agents import Agent, AgentFunction
 from windrow.collection import Collection, Summary, open_collection
 from windrow.config import load_config
 from windrow.engine.run import Control, Progress
@@ -46,7 +46,7 @@ async def collect(
     sets: Iterable[str] = (),
     policy: Policy | None = None,
     env: str | type[Env] | None = None,
-    agent: str | type[Agent] | None = None,
+    agent: str | type[Agent] | AgentFunction | None = None,
     scorers: Sequence[str | Callable[..., Any]] | None = None,
     groups: bool = False,
     overwrite: bool = False,
@@ -85,7 +85,7 @@ async def run_examples(
     *,
     env: str | type[Env],
     policy: Policy,
-    agent: str | type[Agent] | None = None,
+    agent: str | type[Agent] | AgentFunction | None = None,
     semaphore: asyncio.Semaphore | None = None,
     store: str | Path | None = None,
     **options: Any,
@@ -221,7 +221,7 @@ def _parts(
     tasks: str | Path | Iterable[Row] | None,
     policy: Policy | None,
     env: str | type[Env] | None,
-    agent: str | type[Agent] | None,
+    agent: str | type[Agent] | AgentFunction | None,
     scorers: Sequence[str | Callable[..., Any]] | None,
 ) -> tuple[Parts, dict[str, Any]]:
     """What was given as objects, and what was given by name."""
@@ -238,7 +238,7 @@ def _parts(
         rows=None if tasks is None or isinstance(tasks, str | Path) else tasks,
         policy=policy,
         env=env if isinstance(env, type) else None,
-        agent=agent if isinstance(agent, type) else None,
+        agent=None if isinstance(agent, str) else agent,
         scorers=tuple(scorer for scorer in scorers or () if not isinstance(scorer, str)),
     )
     return parts, named

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.agents import Agent, find_agent
+from windrow.agents import Agent, AgentFunction, as_agent, find_agent
 from windrow.config import LoadedConfig, RunConfig, ScorerConfig, as_tree, expand
 from windrow.engine.world import Scorer, World
 from windrow.envs import Env, find_env
@@ -40,7 +40,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     rows: Iterable[Mapping[str, Json]] | None = None
     policy: Policy | None = None
     env: type[Env] | None = None
-    agent: type[Agent] | None = None
+    agent: type[Agent] | AgentFunction | None = None
     scorers: Sequence[Callable[..., Any]] = ()
 
 
@@ -77,7 +77,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     redactor = Redactor()
     policy = parts.policy or make_policy(loaded, redactor)
     env = parts.env or find_env(run.env.name)
-    agent = parts.agent or find_agent(run.agent.name)
+    agent = as_agent(parts.agent, "given") if parts.agent else find_agent(run.agent.name)
     env_settings = _checked_settings("env", env, run.env.settings)
     agent_settings = _checked_settings("agent", agent, run.agent.settings)
     prompt = read_template(expand(run.prompt, where="prompt")) if run.prompt else None

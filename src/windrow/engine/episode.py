@@ -77,14 +77,13 @@ async def _play(slot: Slot, world: World, cast: Cast, recorder: Recorder, env: E
         async with clock:
             await session.reset()
             await cast.agent.run(session)
+            await session.finish()
     except TimeoutError:
         if not clock.expired():
             raise  # the environment's own, not the episode's
         if recorder.phase == "setup":
             raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None
         recorder.end("truncated", "timeout")
-    if not recorder.ended:
-        raise RuntimeError(f"agent {cast.agent_name!r} returned before the episode had ended")
 
 
 async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None:

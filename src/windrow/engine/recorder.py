@@ -14,6 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from windrow.engine.freeze import Freezer, copied, copied_messages, copied_task, number
+from windrow.engine.window import Ranges
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, Step
 from windrow.policies import Completion
@@ -78,8 +79,11 @@ class Recorder:
             self._seconds[phase] += time.monotonic() - started
 
     def add(self, messages: Iterable[Message | Mapping[str, Any]], origin: Origin) -> None:
-        frozen = [self._freezer.message(message, origin) for message in messages]
-        self.messages += frozen
+        self.messages += self.frozen(messages, origin)
+
+    def frozen(self, messages: Iterable[Message | Mapping[str, Any]], origin: Origin) -> list[Message]:
+        """The messages as they would be recorded."""
+        return [self._freezer.message(message, origin) for message in messages]
 
     def offer(self, tools: Iterable[Mapping[str, Any]]) -> None:
         """The schemas of the tools that the policy is shown."""
@@ -92,11 +96,11 @@ class Recorder:
         seconds: float,
         retries: int,
         sampling: Mapping[str, Json] | None,
+        reads: Ranges,
     ) -> Message | None:
         """A model call ended, with a completion or without one; returns the reply as it is recorded."""
         freeze = self._freezer
         turn = len(self._turns)
-        reads = ((0, len(self.messages)),)
         reply = None
         if completion is not None:
             said = Message(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from windrow.engine.freeze import copied, copied_messages, copied_task
 from windrow.engine.recorder import Recorder
 from windrow.engine.toolrun import run_calls
+from windrow.engine.window import Ranges, Window
 from windrow.engine.world import World
 from windrow.envs import Env, Observation, Step
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request
 from windrow.policies.base import complete
-from windrow.records import Json, Message, Stop
+from windrow.records import Call, Json, Message, Stop, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
 
@@ -28,6 +33,9 @@ class EpisodeSession:
         self._recorder = recorder
         self._tools: dict[str, Tool] = {}
         self._shown_tools: tuple[dict[str, Json], ...] = ()
+        self._window = Window(recorder.messages)
+        self._replied: Message | None = None  # the last reply, until the environment has seen it
+        self._answered: dict[str, ToolResult] = {}  # its calls that the agent has run
         self._sampling = dict(recorder.policy.sampling)
         seed = world.seed(slot.seed, slot.sample)
         if seed is not None:
@@ -41,6 +49,14 @@ class EpisodeSession:
     def messages(self) -> tuple[Message, ...]:
         return copied_messages(self._recorder.messages)
 
+    @property
+    def task(self) -> Task:
+        return copied_task(self._slot.task)
+
+    @property
+    def tools(self) -> tuple[dict[str, Json], ...]:
+        return tuple(copied(tool) for tool in self._recorder.tools)
+
     async def reset(self) -> None:
         with self._recorder.timed("setup"):
             observation = await self._env.reset(copied_task(self._slot.task))
@@ -51,47 +67,46 @@ class EpisodeSession:
         self._recorder.offer(tool.schema() for tool in observation.tools)
         self._shown_tools = tuple(copied(tool) for tool in self._recorder.tools)
 
-    async def complete(self) -> Message | None:
+    async def complete(self, messages: Sequence[Message | Mapping[str, Any]] | None = None) -> Message | None:
         recorder = self._recorder
-        if recorder.ended or self._limit_reached():
+        if recorder.ended:
+            return None
+        reads = self._reads(messages)
+        if self._limit_reached():
             return None
         sampling, budget_left = self._capped_sampling()
         request = Request(
-            messages=copied_messages(recorder.messages),
+            messages=copied_messages(m for start, stop in reads for m in recorder.messages[start:stop]),
             tools=self._shown_tools,
             sampling=sampling,
             id=self._slot.id,
             attempt=self._slot.attempt,
             turn=recorder.turn_count,
         )
-        completion = await self._call(request)
+        self._replied, self._answered = None, {}
+        completion = await self._call(request, reads)
         if completion is None:
             return None
+        self._replied = recorder.messages[-1]
         if completion.finish == "length":
             spent = budget_left is not None and _completed_tokens(completion) >= budget_left
             recorder.end("truncated", "max_episode_tokens" if spent else "length")
         return recorder.messages[-1]
 
+    def add(self, messages: Sequence[Message | Mapping[str, Any]]) -> None:
+        self._recorder.add(messages, "env")
+
     async def step(self, reply: Message) -> None:
         recorder = self._recorder
-        results: list[ToolResult] = []
-        if reply.tool_calls:
-            if not self._may_call(len(reply.tool_calls)):
-                return
-            started = time.monotonic()
-            with recorder.timed("tools"):
-                results, records = await run_calls(
-                    reply.tool_calls,
-                    self._tools,
-                    timeout_s=self._world.limits.tool_timeout_s,
-                    first_result=len(recorder.messages),
-                )
-            recorder.tools_ran(records, time.monotonic() - started)
-            answers = [
-                {"role": "tool", "content": result.content, "tool_call_id": result.call.id}
-                for result in results
-            ]
-            recorder.add(answers, "tool")
+        if recorder.ended:
+            return
+        calls = reply.tool_calls or ()
+        ran = await self._run([call for call in calls if call.id not in self._answered])
+        if ran is None:
+            return
+        rest = iter(ran)
+        results = [self._answered.get(call.id) or next(rest) for call in calls]
+        self._replied = None
         with recorder.timed("env"):
             step = await self._env.step(reply, results)
         if not isinstance(step, Step):
@@ -100,7 +115,71 @@ class EpisodeSession:
         if step.done or step.stop is not None:
             recorder.end("completed", step.stop or "env_done")
 
-    async def _call(self, request: Request) -> Completion | None:
+    async def call_tool(self, name: str, arguments: Mapping[str, Json] | str) -> ToolResult:
+        if not self._recorder.turn_count:
+            raise RuntimeError("call_tool() before the first complete(): there is no turn to record it on")
+        asked = self._asked(name, arguments)
+        call = asked or Call(id=f"own-{self._recorder.tool_calls}", name=name, arguments=_text(arguments))
+        results = None if self.ended else await self._run([call], asked=asked is not None)
+        if results is None:
+            return ToolResult(call=call, content="Error: the episode has ended", failed=True)
+        if asked is not None:
+            self._answered[call.id] = results[0]
+        return results[0]
+
+    async def finish(self) -> None:
+        """The agent has returned: its last reply is its answer, also to an environment that did not see it yet."""
+        if not self.ended and not self._recorder.turn_count:
+            raise RuntimeError("the agent returned before the episode had ended, without asking the policy")
+        if not self.ended and self._replied is not None:
+            await self.step(self._replied)
+        self._recorder.end("completed", "answered")
+
+    async def _run(self, calls: Sequence[Call], *, asked: bool = True) -> list[ToolResult] | None:
+        """Run these calls and add what came of them; None when a limit ended the episode instead."""
+        recorder = self._recorder
+        if not calls:
+            return []
+        if not self._may_call(len(calls)):
+            return None
+        started = time.monotonic()
+        with recorder.timed("tools"):
+            results, records = await run_calls(
+                tuple(calls),
+                self._tools,
+                timeout_s=self._world.limits.tool_timeout_s,
+                first_result=len(recorder.messages),
+            )
+        recorder.tools_ran(records, time.monotonic() - started)
+        role = {"role": "tool"} if asked else {"role": "user"}
+        answers: list[dict[str, Any]] = [
+            {**role, "content": result.content, **({"tool_call_id": result.call.id} if asked else {})}
+            for result in results
+        ]
+        recorder.add(answers, "tool")
+        return results
+
+    def _asked(self, name: str, arguments: Mapping[str, Json] | str) -> Call | None:
+        """The call of the last reply that is this one, if it is not answered yet."""
+        calls = (self._replied.tool_calls if self._replied is not None else None) or ()
+        wanted = _arguments(arguments)
+        for call in calls:
+            if call.id not in self._answered and call.name == name and _arguments(call.arguments) == wanted:
+                return call
+        return None
+
+    def _reads(self, messages: Sequence[Message | Mapping[str, Any]] | None) -> Ranges:
+        """The recorded messages that are asked with; those that are new are added."""
+        recorder = self._recorder
+        if messages is None:
+            return ((0, len(recorder.messages)),)
+        wanted = recorder.frozen(messages, "env")
+        if not wanted:
+            raise ValueError("complete() was given no messages")
+        recorder.add(self._window.missing(wanted), "env")
+        return self._window.ranges(wanted)
+
+    async def _call(self, request: Request, reads: Ranges) -> Completion | None:
         """Ask the policy; a failure is recorded on a turn of its own and ends the episode."""
         recorder, world = self._recorder, self._world
         started = time.monotonic()
@@ -118,7 +197,7 @@ class EpisodeSession:
             retries = completion.retries
         except asyncio.CancelledError:
             # Cut by the episode's time or from outside: the call was made, and is written down.
-            recorder.called(None, seconds=time.monotonic() - started, retries=0, sampling=None)
+            recorder.called(None, seconds=time.monotonic() - started, retries=0, sampling=None, reads=reads)
             raise
         except ContextOverflow:
             recorder.end("truncated", "context_overflow")
@@ -126,7 +205,8 @@ class EpisodeSession:
             retries = problem.retries if isinstance(problem, InfraError) else 0
             recorder.fail(error_record(problem, owner="policy", phase="policy"))
         sent = request.sampling if request.sampling != recorder.policy.sampling else None
-        recorder.called(completion, seconds=time.monotonic() - started, retries=retries, sampling=sent)
+        seconds = time.monotonic() - started
+        recorder.called(completion, seconds=seconds, retries=retries, sampling=sent, reads=reads)
         return completion
 
     def _limit_reached(self) -> bool:
@@ -166,6 +246,18 @@ class EpisodeSession:
             return False
         recorder.tool_calls += count
         return True
+
+
+def _text(arguments: Mapping[str, Json] | str) -> str:
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+
+
+def _arguments(arguments: Mapping[str, Json] | str) -> Json:
+    """What arguments say, however they are spelled."""
+    try:
+        return msgspec.json.decode(_text(arguments) or "{}")
+    except (msgspec.DecodeError, UnicodeError):
+        return arguments
 
 
 def _completed_tokens(completion: Completion) -> int:
