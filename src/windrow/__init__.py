@@ -29,10 +29,12 @@ _HOMES = {
     "Step": "windrow.envs",
     "Task": "windrow.records",
     "Tool": "windrow.tools",
+    "ToolStop": "windrow.tools",
     "WindrowError": "windrow.errors",
     "collect": "windrow.collector",
     "load": "windrow.store.read",
     "run_examples": "windrow.collector",
+    "tool": "windrow.tools",
 }
 
 __all__ = [*_HOMES]
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from windrow.records import Task as Task
     from windrow.store.read import load as load
     from windrow.tools import Tool as Tool
+    from windrow.tools import ToolStop as ToolStop
+    from windrow.tools import tool as tool
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from windrow.tools.base import Tool, ToolResult
+from windrow.tools.base import Tool, ToolResult, ToolStop
+from windrow.tools.functions import tool
 
-__all__ = ["Tool", "ToolResult"]
+__all__ = ["Tool", "ToolResult", "ToolStop", "tool"]

@@ -24,9 +24,16 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
+class ToolStop(msgspec.Struct, frozen=True):
+    """What a tool returns to end the episode: `content` is its result, told and recorded like any other."""
+
+    content: Json = ""
+
+
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one call: the text that the policy is told, and whether the call failed."""
+    """What came of one call: the text that the policy is told, whether it failed, whether it ends the episode."""
 
     call: Call
     content: str
     failed: bool = False
+    stop: bool = False
