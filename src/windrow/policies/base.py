@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import ClassVar
 
 import msgspec
 
@@ -28,7 +27,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy answered. `retries` is how many tries failed before this one."""
+    """What the policy answered. `retries` is how many tries failed before this one.
+
+    `malformed` are tool calls in the reply that could not be read, in words for the model.
+    """
 
     content: str | None
     tool_calls: tuple[Call, ...] = ()
@@ -40,12 +42,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     first_token_s: float | None = None
     retries: int = 0
+    malformed: tuple[str, ...] = ()
 
 
 class Policy:
     """Answers requests. `complete` is one try: it raises InfraError where trying again may help."""
 
-    name: ClassVar[str] = "policy"
+    name: str = "policy"
     model: str = "policy"
     accepts: frozenset[str] = frozenset()
     default_sampling: Mapping[str, Json] = {}  # what is asked for where the configuration says nothing
@@ -98,9 +101,12 @@ def _checked(completion: Completion, policy: Policy) -> Completion:
             kind="bad_completion",
         )
     wrong = next((name for name, kinds in _KINDS if not isinstance(getattr(completion, name), kinds)), None)
-    if wrong is None and all(isinstance(call, Call) for call in completion.tool_calls):
+    if wrong is None and not all(isinstance(call, Call) for call in completion.tool_calls):
+        wrong = "tool_calls"
+    if wrong is None and not all(isinstance(what, str) for what in completion.malformed):
+        wrong = "malformed"
+    if wrong is None:
         return completion
-    wrong = wrong or "tool_calls"
     raise PolicyError(
         f"policy {policy.model!r} returned a Completion whose {wrong!r} is {getattr(completion, wrong)!r:.80}",
         kind="bad_completion",
@@ -118,6 +124,7 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("model", _TEXT),
     ("version", _TEXT),
     ("first_token_s", (int, float, type(None))),
+    ("malformed", (tuple, list)),
 )
 
 

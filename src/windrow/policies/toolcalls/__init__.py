@@ -1,0 +1,45 @@
+"""Tool calls as text: the formats by name, and which one a model was trained on.
+
+| a model whose name holds       | format   |
+|--------------------------------|----------|
+| qwen3-coder, qwen3.5, qwen3.6  | `xml`    |
+| qwen, hermes, qwq              | `hermes` |
+| llama-3, llama3, llama-4       | `llama`  |
+| anything else                  | `native` |
+
+The first line that fits counts. A server that does tool calls itself for such a model is used with `native`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from windrow.policies.toolcalls import fenced, hermes, llama, react, xml
+from windrow.policies.toolcalls.base import Format, Parsed
+
+__all__ = ["FORMATS", "Format", "FormatName", "Parsed", "chosen_format"]
+
+FormatName = Literal["native", "hermes", "llama", "xml", "react", "fenced"]
+
+FORMATS: dict[str, Format] = {
+    "hermes": hermes,
+    "llama": llama,
+    "xml": xml,
+    "react": react,
+    "fenced": fenced,
+}
+
+_BY_MODEL: tuple[tuple[tuple[str, ...], FormatName], ...] = (
+    (("qwen3-coder", "qwen3.5", "qwen3.6"), "xml"),
+    (("qwen", "hermes", "qwq"), "hermes"),
+    (("llama-3", "llama3", "llama-4", "llama4"), "llama"),
+)
+
+
+def chosen_format(model: str) -> FormatName:
+    """The format for a model of this name, by the table above."""
+    name = model.lower()
+    for parts, found in _BY_MODEL:
+        if any(part in name for part in parts):
+            return found
+    return "native"
