@@ -195,18 +195,18 @@ class Collection:
     async def _run_pending(self, control: Control, on_commit: Committed) -> None:
         if not self.ledger.pending_count:
             return
-        policy = self.prepared.world.policy
+        world = self.prepared.world
         self.progress.phase = "opening"
         try:
             with control.cancellable():
-                await policy.open()
+                await world.open()
             self.progress.phase = "running"
             await self._schedule(control, on_commit)
         except asyncio.CancelledError:
             if not control.absorb():
                 raise
         finally:
-            await policy.close()
+            await world.close()
 
     async def _schedule(self, control: Control, on_commit: Committed) -> None:
         run = self.prepared.run

@@ -21,6 +21,8 @@ from windrow.envs import Env
 from windrow.policies import Policy
 from windrow.prepare import Parts, prepare
 from windrow.records import Json, Rollout, RolloutGroup
+from windrow.tools import Tool
+from windrow.tools.functions import as_tool
 
 __all__ = ["collect", "run_examples"]
 
@@ -48,6 +50,7 @@ async def collect(
     env: str | type[Env] | None = None,
     agent: str | type[Agent] | AgentFunction | None = None,
     scorers: Sequence[str | Callable[..., Any]] | None = None,
+    tools: Sequence[str | Mapping[str, Json] | Tool | Callable[..., Any]] | None = None,
     groups: bool = False,
     overwrite: bool = False,
     redo: str | None = None,
@@ -60,13 +63,14 @@ async def collect(
 ) -> AsyncIterator[Any]:
     """Collect what is missing of a run, and yield each rollout of this call once it is on disk and graded.
 
-    `tasks` is a file or the rows themselves; `options` are the command's flags with underscores (`base_url`,
+    `tasks` is a file or the rows themselves; `tools` are functions, Tools, `module:name` or entries as the
+    configuration has them; `options` are the command's flags with underscores (`base_url`,
     `temperature`, `concurrency`, `out`, …). With `groups=True`, whole graded groups come out instead. At the end
     metrics.json is written unless `aggregate` is false. Leaving the loop early cancels what runs; what was committed
     stays, and the same call continues.
     """
     await _others_left()
-    parts, named = _parts(tasks, policy, env, agent, scorers)
+    parts, named = _parts(tasks, policy, env, agent, scorers, tools)
     files = [config] if isinstance(config, str | Path) else list(config)
     loaded = load_config(files, {**options, **named}, sets)
     collection = open_collection(
@@ -223,11 +227,14 @@ def _parts(
     env: str | type[Env] | None,
     agent: str | type[Agent] | AgentFunction | None,
     scorers: Sequence[str | Callable[..., Any]] | None,
+    tools: Sequence[str | Mapping[str, Json] | Tool | Callable[..., Any]] | None = None,
 ) -> tuple[Parts, dict[str, Any]]:
     """What was given as objects, and what was given by name."""
     named: dict[str, Any] = {}
     if scorers is not None:
         named["scorers"] = [scorer for scorer in scorers if isinstance(scorer, str)]
+    if tools is not None:
+        named["tools"] = [tool for tool in tools if isinstance(tool, str | Mapping)]
     if isinstance(tasks, str | Path):
         named["tasks"] = str(tasks)
     if isinstance(env, str):
@@ -240,5 +247,6 @@ def _parts(
         env=env if isinstance(env, type) else None,
         agent=None if isinstance(agent, str) else agent,
         scorers=tuple(scorer for scorer in scorers or () if not isinstance(scorer, str)),
+        tools=tuple(as_tool(tool) for tool in tools or () if not isinstance(tool, str | Mapping)),
     )
     return parts, named

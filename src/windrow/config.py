@@ -11,6 +11,7 @@ import difflib
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -73,6 +74,7 @@ class PolicyConfig(_Section, frozen=True):
     backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 0.5
     probe: bool = True
     probe_timeout_s: Seconds = 20.0
+    tool_calls: Literal["auto", "native", "hermes", "llama", "xml", "react", "fenced"] = "auto"
     local: LocalConfig = LocalConfig()
 
 
@@ -94,10 +96,34 @@ class ScorerConfig(_Section, frozen=True):
     settings: dict[str, Json] = {}
 
 
+class McpConfig(_Section, frozen=True):
+    """An MCP server: a command that is started, or the URL of a streamable HTTP endpoint."""
+
+    command: list[str] = []
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+
+
+class ToolConfig(_Section, frozen=True):
+    """Where tools come from: a function, `module:name`, or an MCP server, with a session an episode or a shared one.
+
+    `name` stands for the server in the behaviour fingerprint, in place of its command or URL.
+    """
+
+    function: str | None = None
+    mcp: McpConfig | None = None
+    name: str | None = None
+    session: Literal["episode", "shared"] = "episode"
+    start_timeout_s: Seconds = 60.0
+
+
 class LimitsConfig(_Section, frozen=True):
     max_turns: Positive = 50
     max_episode_tokens: Positive | None = None
     max_tool_calls: NotNegative | None = None
+    max_parse_errors: NotNegative = 2  # in a row, each told to the model; the next one ends the episode
+    max_tool_result_chars: Positive = 65_536
     call_timeout_s: Seconds = 600.0
     tool_timeout_s: Seconds = 60.0
     score_timeout_s: Seconds = 60.0
@@ -112,6 +138,9 @@ class RunConfig(_Section, frozen=True):
     agent: AgentConfig = AgentConfig()
     prompt: str | None = None
     scorers: list[ScorerConfig] | None = None
+    tools: list[ToolConfig] = []
+    allow_tools: list[str] = []
+    deny_tools: list[str] = []
     samples: Positive = 1
     pass_: NotNegative = msgspec.field(default=0, name="pass")
     seeds: Literal["none", "id", "sample"] = "none"
@@ -138,10 +167,14 @@ OPTIONS: dict[str, str] = {
     "top_p": "policy.sampling.top_p",
     "max_tokens": "policy.sampling.max_tokens",
     "call_retries": "policy.call_retries",
+    "tool_calls": "policy.tool_calls",
     "env": "env",
     "agent": "agent",
     "prompt": "prompt",
     "scorers": "scorers",
+    "tools": "tools",
+    "allow_tools": "allow_tools",
+    "deny_tools": "deny_tools",
     "samples": "samples",
     "pass_": "pass",
     "seeds": "seeds",
@@ -157,6 +190,9 @@ OPTIONS: dict[str, str] = {
     "out": "out",
     "lock": "lock",
 }
+
+
+_LISTS = ("scorers", "tools", "allow_tools", "deny_tools")  # a flag adds one of them, and is spelled so
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
@@ -189,7 +225,7 @@ def load_config(
         if name not in OPTIONS:
             raise UsageError(f"unknown option {name!r}{nearest(name, OPTIONS)}")
         if value is not None:
-            flag = "--scorer" if name == "scorers" else "--" + name.rstrip("_").replace("_", "-")
+            flag = "--" + (name[:-1] if name in _LISTS else name.rstrip("_")).replace("_", "-")
             _assign(tree, OPTIONS[name], _shaped(OPTIONS[name], value), flag, origins)
     for assignment in sets:
         key, equals, text = assignment.partition("=")
@@ -263,6 +299,21 @@ def parse_scorer(text: str) -> dict[str, Any]:
         raise UsageError(f"--scorer {text!r}: the weight after '=' must be a number") from None
 
 
+def parse_tool(text: str) -> dict[str, Any]:
+    """`module:function`, as the flag has it."""
+    return {"function": text}
+
+
+def parse_mcp(text: str) -> dict[str, Any]:
+    """`COMMAND` or `URL`, as the flag has it."""
+    if re.match(r"https?://", text):
+        return {"mcp": {"url": text}}
+    try:
+        return {"mcp": {"command": shlex.split(text)}}
+    except ValueError as problem:
+        raise UsageError(f"--mcp {text!r}: not a command: {problem}") from None
+
+
 def parse_maps(texts: Sequence[str]) -> dict[str, str]:
     """`FIELD=SOURCE[|filter…]`, as the flag has it."""
     maps: dict[str, str] = {}
@@ -288,6 +339,8 @@ def _shaped(key: str, value: Any) -> Any:
         return {"path": value}
     if key == "scorers" and isinstance(value, list | tuple):
         return [parse_scorer(item) if isinstance(item, str) else item for item in value]
+    if key == "tools" and isinstance(value, list | tuple):
+        return [parse_tool(item) if isinstance(item, str) else item for item in value]
     if key == "tasks.map" and isinstance(value, list | tuple):
         return parse_maps(value)
     return value
@@ -427,6 +480,8 @@ def _section_type(section: str) -> type[msgspec.Struct]:
         "env": EnvConfig,
         "agent": AgentConfig,
         "limits": LimitsConfig,
+        "tools": ToolConfig,
+        "tools.mcp": McpConfig,
     }
     return types.get(section, ScorerConfig)
 

@@ -5,6 +5,7 @@ Nothing is written and nothing is sent here: whatever can be refused is refused 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import msgspec
 
 from windrow.agents import Agent, AgentFunction, as_agent, find_agent
-from windrow.config import LoadedConfig, RunConfig, ScorerConfig, as_tree, expand
-from windrow.engine.world import Scorer, World
+from windrow.config import LimitsConfig, LoadedConfig, PolicyConfig, RunConfig, ScorerConfig, as_tree, expand
+from windrow.engine.world import Model, Scorer, World
 from windrow.envs import Env, find_env
 from windrow.errors import UsageError
 from windrow.grade.answers import answers_of, parse_number
@@ -21,6 +22,7 @@ from windrow.grade.scorers import AnswerScorer, function_scorer, make_scorer
 from windrow.identity import fingerprint, source_hash
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling, make_policy
+from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Json
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
@@ -29,6 +31,9 @@ from windrow.tasks.mapping import MappedRows, parse_map
 from windrow.tasks.prompts import PromptTemplate, read_template
 from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
+from windrow.tools import Tool
+from windrow.tools.configured import make_toolbox, named_tools
+from windrow.tools.toolbox import Toolbox
 
 DEFAULT_SCORERS_ENV = "problem"
 DEFAULT_CONCURRENCY = 64
@@ -39,9 +44,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: Iterable[Mapping[str, Json]] | None = None
     policy: Policy | None = None
+    models: Mapping[str, Policy] | None = None
     env: type[Env] | None = None
     agent: type[Agent] | AgentFunction | None = None
     scorers: Sequence[Callable[..., Any]] = ()
+    tools: Sequence[Tool] = ()
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,28 +82,33 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     parts = parts or Parts()
     run = loaded.run
     redactor = Redactor()
-    policy = parts.policy or make_policy(loaded, redactor)
+    policy = with_tool_calls(parts.policy or make_policy(loaded, redactor), run.policy.tool_calls)
     env = parts.env or find_env(run.env.name)
     agent = as_agent(parts.agent, "given") if parts.agent else find_agent(run.agent.name)
     env_settings = _checked_settings("env", env, run.env.settings)
     agent_settings = _checked_settings("agent", agent, run.agent.settings)
+    models = _models(env, env_settings, parts, redactor)
     prompt = read_template(expand(run.prompt, where="prompt")) if run.prompt else None
     survey = _Survey(env, prompt)
     source = _scan(loaded, parts, survey)
     _check_policy(loaded, policy, source)
     scorers, meant_for, notes = _scorers(run, parts, survey, source)
     sampling = {**policy.default_sampling, **as_tree(run.policy.sampling)}
-    behaviour = _behaviour(loaded, policy, sampling, env, agent, source, prompt)
+    functions = (*named_tools(run.tools), *parts.tools)
+    toolbox = make_toolbox(run, functions, redactor)
+    behaviour = _behaviour(loaded, policy, sampling, env, agent, source, prompt, toolbox, models)
     grading = _grading(run, scorers, meant_for)
     concurrency = run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY
     world = World(
         policy=policy,
+        models=models,
         env=env,
         agent=agent,
         env_settings=env_settings,
         agent_settings=agent_settings,
         scorers=scorers,
         scorers_env=meant_for,
+        toolbox=toolbox,
         prompt=prompt,
         sampling=sampling,
         forced_sampling=frozenset(loaded.forced_sampling),
@@ -115,7 +127,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         scorers=scorers,
         behaviour=behaviour,
         grading=grading,
-        code=_code(env, agent, scorers),
+        code=_code(env, agent, scorers, functions),
         redactor=redactor,
         notes=notes,
         concurrency=concurrency,
@@ -173,6 +185,24 @@ class _Survey:
         if isinstance(found, UsageError):
             raise ValueError(str(found))
         return found
+
+
+def _models(env: type[Env], settings: dict[str, Json], parts: Parts, redactor: Redactor) -> dict[str, Model]:
+    """The environment's own models, made as the policy is; `parts.models` take their places by name."""
+    given = parts.models or {}
+    made: dict[str, Model] = {}
+    for name, config in env.models(settings).items():
+        where = f"env.settings: model {name!r}"
+        set_here = {f"policy.{key}": where for key in _changed(config)}
+        policy = given.get(name) or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)
+        sampling = {**policy.default_sampling, **as_tree(config.sampling)}
+        check_sampling(policy, set(sampling), where=where)
+        made[name] = Model(policy, sampling)
+    return made
+
+
+def _changed(config: PolicyConfig) -> list[str]:
+    return [key for key in config.__struct_fields__ if getattr(config, key) != getattr(PolicyConfig(), key)]
 
 
 def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> Source:
@@ -260,6 +290,8 @@ def _behaviour(
     agent: type[Agent],
     source: Source,
     prompt: PromptTemplate | None,
+    toolbox: Toolbox,
+    models: Mapping[str, Model],
 ) -> Fingerprint:
     """What shapes the rollouts: nothing volatile (URL, key, path, concurrency, seconds)."""
     run = loaded.run
@@ -267,15 +299,24 @@ def _behaviour(
     for name in ("max_episode_tokens", "max_tool_calls"):
         if (value := getattr(run.limits, name)) is not None:
             limits[name] = value
+    for name in ("max_parse_errors", "max_tool_result_chars"):
+        if (value := getattr(run.limits, name)) != getattr(LimitsConfig(), name):
+            limits[name] = value
     of: dict[str, Json] = {
         "policy": policy.identity(),
         "sampling": sampling,
         "limits": limits,
-        "env": {"name": name_of(env), "settings": run.env.settings, "version": env.version},
+        "env": {"name": name_of(env), "settings": env.identity(run.env.settings), "version": env.version},
         "agent": {"name": name_of(agent), "settings": run.agent.settings, "version": agent.version},
     }
+    of.update(toolbox.identity())
     if prompt is not None:
         of["prompt"] = prompt.source
+    if models:
+        of["models"] = {
+            name: {"policy": model.policy.identity(), "sampling": model.sampling}
+            for name, model in models.items()
+        }
     if run.seeds != "none":
         of["seeds"] = run.seeds
     over_rows = sorted(loaded.forced_sampling & source.row_sampling)
@@ -303,7 +344,9 @@ def _grading(run: RunConfig, scorers: Sequence[Scorer], meant_for: str | None) -
     return Fingerprint(fingerprint(of), of)
 
 
-def _code(env: type[Env], agent: type[Agent], scorers: Sequence[Scorer]) -> dict[str, str]:
+def _code(
+    env: type[Env], agent: type[Agent], scorers: Sequence[Scorer], functions: Sequence[Tool]
+) -> dict[str, str]:
     """Source hashes of user code that carries no version of its own: a change in it is only warned of."""
     hashes: dict[str, str | None] = {}
     for kind, part in (("env", env), ("agent", agent)):
@@ -312,6 +355,8 @@ def _code(env: type[Env], agent: type[Agent], scorers: Sequence[Scorer]) -> dict
     for scorer in scorers:
         if getattr(scorer, "version", None) is None:
             hashes[f"scorer {scorer.name}"] = getattr(scorer, "source", None)
+    for tool in functions:
+        hashes[f"tool {tool.name}"] = source_hash(inspect.unwrap(tool.call))
     return {name: found for name, found in hashes.items() if found is not None}
 
 

@@ -14,7 +14,7 @@ from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
 from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
-from windrow.config import OPTIONS, load_config
+from windrow.config import OPTIONS, load_config, parse_mcp, parse_tool
 from windrow.engine.run import Control
 from windrow.prepare import Prepared, prepare
 from windrow.tasks.loaders import FORMS
@@ -50,8 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-tokens", type=int, metavar="N", help="per model call")
     group.add_argument("--seeds", choices=("none", "id", "sample"), help="the seed that is sent (none)")
     group.add_argument("--call-retries", type=int, metavar="N", help="of one model call (5)")
+    group.add_argument(
+        "--tool-calls",
+        choices=("auto", "native", "hermes", "llama", "xml", "react", "fenced"),
+        help="how the model writes tool calls (auto: by its name, else native)",
+    )
     group = parser.add_argument_group("episode")
-    group.add_argument("--env", help="problem, or module:Class")
+    group.add_argument("--env", help="problem, tool, or module:Class")
     group.add_argument("--agent", help="chat, or module:Class")
     group.add_argument(
         "--scorer",
@@ -59,6 +64,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME[=WEIGHT]",
         help="repeats; or module:function",
+    )
+    group.add_argument(
+        "--tool",
+        dest="tools",
+        action="append",
+        type=parse_tool,
+        metavar="MODULE:FUNCTION",
+        help="a tool; repeats",
+    )
+    group.add_argument(
+        "--mcp",
+        dest="tools",
+        action="append",
+        type=parse_mcp,
+        metavar="COMMAND_OR_URL",
+        help="the tools of an MCP server; repeats",
+    )
+    group.add_argument(
+        "--allow-tool",
+        dest="allow_tools",
+        action="append",
+        metavar="PATTERN",
+        help="only these tools; repeats; * and ?",
+    )
+    group.add_argument(
+        "--deny-tool",
+        dest="deny_tools",
+        action="append",
+        metavar="PATTERN",
+        help="not these tools, allowed or not",
     )
     group.add_argument("--max-turns", type=int, metavar="N")
     group.add_argument("--max-episode-tokens", type=int, metavar="N")

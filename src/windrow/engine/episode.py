@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
+from windrow.engine.asking import Asking
 from windrow.engine.cancel import is_cancelled
 from windrow.engine.freeze import Freezer, number
 from windrow.engine.recorder import Recorder
@@ -56,8 +57,11 @@ class Interrupted(asyncio.CancelledError):
 async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
     """Play one episode to its end, whatever that end is; the recorder holds the outcome."""
     try:
-        async with _env(slot, world, cast, recorder) as env:
-            await _play(slot, world, cast, recorder, env)
+        async with AsyncExitStack() as stack:
+            with recorder.timed("setup"):
+                run_tools = await stack.enter_async_context(world.toolbox.episode())
+            env = await stack.enter_async_context(_env(slot, world, cast, recorder))
+            await _play(EpisodeSession(slot, env, world, recorder, run_tools), world, cast, recorder)
             if recorder.status in ("completed", "truncated"):
                 await _score(world, cast, recorder, env)
     except (Exception, asyncio.CancelledError) as problem:
@@ -68,10 +72,9 @@ async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) 
         recorder.fail(error_record(problem, owner=owner, phase=recorder.phase))
 
 
-async def _play(slot: Slot, world: World, cast: Cast, recorder: Recorder, env: Env) -> None:
+async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Recorder) -> None:
     """Reset, then let the agent drive until the episode has ended or its time is up."""
     limit = world.limits.episode_timeout_s
-    session = EpisodeSession(slot, env, world, recorder)
     clock = asyncio.timeout(limit)
     try:
         async with clock:
@@ -166,7 +169,7 @@ def _weight(value: Any, share: Any, what: str) -> float:
 @asynccontextmanager
 async def _env(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> AsyncIterator[Env]:
     """The environment of one attempt; `close` runs once, whatever happened, within its time."""
-    env = cast.env(cast.env_settings, world.context(slot))
+    env = cast.env(cast.env_settings, world.context(slot, Asking(slot, world, recorder)))
     try:
         yield env
     finally:

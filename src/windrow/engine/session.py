@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from windrow.engine.correction import correction
 from windrow.engine.freeze import copied, copied_messages, copied_task
 from windrow.engine.recorder import Recorder
 from windrow.engine.toolrun import run_calls
@@ -21,21 +22,33 @@ from windrow.policies.base import complete
 from windrow.records import Call, Json, Message, Stop, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
+from windrow.tools.toolbox import Offer
 
 
 class EpisodeSession:
     """Implements `agents.Session`. A limit ends the episode before the call that would exceed it."""
 
-    def __init__(self, slot: Slot, env: Env, world: World, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        env: Env,
+        world: World,
+        recorder: Recorder,
+        run_tools: Sequence[tuple[str, Tool]] = (),
+    ) -> None:
         self._slot = slot
         self._env = env
         self._world = world
         self._recorder = recorder
-        self._tools: dict[str, Tool] = {}
+        self._run_tools = run_tools
+        self._offer = Offer({}, frozenset())
+        self._stopped = False  # by a tool
         self._shown_tools: tuple[dict[str, Json], ...] = ()
         self._window = Window(recorder.messages)
         self._replied: Message | None = None  # the last reply, until the environment has seen it
         self._answered: dict[str, ToolResult] = {}  # its calls that the agent has run
+        self._malformed: tuple[str, ...] = ()  # its calls that could not be read
+        self._parse_errors = 0  # replies in a row that were nothing but malformed calls
         self._sampling = dict(recorder.policy.sampling)
         seed = world.seed(slot.seed, slot.sample)
         if seed is not None:
@@ -63,8 +76,8 @@ class EpisodeSession:
         if not isinstance(observation, Observation):
             raise TypeError(f"reset() returned {type(observation).__name__}; expected an Observation")
         self._recorder.add(observation.messages, "task")
-        self._tools = {tool.name: tool for tool in observation.tools}
-        self._recorder.offer(tool.schema() for tool in observation.tools)
+        self._offer = self._world.toolbox.offer(self._run_tools, observation.tools)
+        self._recorder.offer(tool.schema() for tool in self._offer.tools.values())
         self._shown_tools = tuple(copied(tool) for tool in self._recorder.tools)
 
     async def complete(self, messages: Sequence[Message | Mapping[str, Any]] | None = None) -> Message | None:
@@ -83,11 +96,11 @@ class EpisodeSession:
             attempt=self._slot.attempt,
             turn=recorder.turn_count,
         )
-        self._replied, self._answered = None, {}
+        self._replied, self._answered, self._malformed = None, {}, ()
         completion = await self._call(request, reads)
         if completion is None:
             return None
-        self._replied = recorder.messages[-1]
+        self._replied, self._malformed = recorder.messages[-1], tuple(completion.malformed)
         if completion.finish == "length":
             spent = budget_left is not None and _completed_tokens(completion) >= budget_left
             recorder.end("truncated", "max_episode_tokens" if spent else "length")
@@ -101,12 +114,18 @@ class EpisodeSession:
         if recorder.ended:
             return
         calls = reply.tool_calls or ()
+        if self._malformed and not calls:
+            self._correct()
+            return
+        self._parse_errors = 0
         ran = await self._run([call for call in calls if call.id not in self._answered])
         if ran is None:
             return
         rest = iter(ran)
         results = [self._answered.get(call.id) or next(rest) for call in calls]
         self._replied = None
+        if self._malformed:
+            recorder.add([correction(self._malformed, alone=False)], "env")
         with recorder.timed("env"):
             step = await self._env.step(reply, results)
         if not isinstance(step, Step):
@@ -114,6 +133,8 @@ class EpisodeSession:
         recorder.stepped(step)
         if step.done or step.stop is not None:
             recorder.end("completed", step.stop or "env_done")
+        if self._stopped:
+            recorder.end("completed", "tool_stopped")
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json] | str) -> ToolResult:
         if not self._recorder.turn_count:
@@ -131,9 +152,19 @@ class EpisodeSession:
         """The agent has returned: its last reply is its answer, also to an environment that did not see it yet."""
         if not self.ended and not self._recorder.turn_count:
             raise RuntimeError("the agent returned before the episode had ended, without asking the policy")
+        self._malformed = ()  # nobody is there to correct them
         if not self.ended and self._replied is not None:
             await self.step(self._replied)
-        self._recorder.end("completed", "answered")
+        self._recorder.end("completed", "tool_stopped" if self._stopped else "answered")
+
+    def _correct(self) -> None:
+        """Tell the model that its calls could not be read, or end the episode where it was told often enough."""
+        self._replied = None
+        self._parse_errors += 1
+        if self._parse_errors > self._world.limits.max_parse_errors:
+            self._recorder.end("completed", "parse_error")
+        else:
+            self._recorder.add([correction(self._malformed, alone=True)], "env")
 
     async def _run(self, calls: Sequence[Call], *, asked: bool = True) -> list[ToolResult] | None:
         """Run these calls and add what came of them; None when a limit ended the episode instead."""
@@ -145,11 +176,9 @@ class EpisodeSession:
         started = time.monotonic()
         with recorder.timed("tools"):
             results, records = await run_calls(
-                tuple(calls),
-                self._tools,
-                timeout_s=self._world.limits.tool_timeout_s,
-                first_result=len(recorder.messages),
+                tuple(calls), self._offer, self._world.limits, first_result=len(recorder.messages)
             )
+        self._stopped = self._stopped or any(result.stop for result in results)
         recorder.tools_ran(records, time.monotonic() - started)
         role = {"role": "tool"} if asked else {"role": "user"}
         answers: list[dict[str, Any]] = [

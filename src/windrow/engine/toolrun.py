@@ -1,6 +1,7 @@
 """Running a reply's tool calls: side by side, each within its time, each answered whatever becomes of it.
 
-A call that is unknown, malformed, too slow or raises is told to the model; the calls beside it still run.
+A call that is unknown, denied, malformed, too slow or raises is told to the model; the calls beside it still run. A
+result that is too long is cut, and the cut is stated in it.
 """
 
 from __future__ import annotations
@@ -8,24 +9,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Mapping
 
 import msgspec
 
+from windrow.config import LimitsConfig
 from windrow.engine.cancel import is_cancelled
 from windrow.engine.threads import in_thread
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
-from windrow.tools import Tool, ToolResult
+from windrow.tools import Tool, ToolResult, ToolStop
+from windrow.tools.toolbox import Offer
 
 
 async def run_calls(
-    calls: tuple[Call, ...], tools: Mapping[str, Tool], *, timeout_s: float, first_result: int
+    calls: tuple[Call, ...], offer: Offer, limits: LimitsConfig, *, first_result: int
 ) -> tuple[list[ToolResult], list[ToolCall]]:
     """Results in the order of the calls. `first_result` is the message index that the first result will have."""
     async with asyncio.TaskGroup() as group:
         running = [
-            group.create_task(_run(call, tools, timeout_s, first_result + number))
+            group.create_task(_run(call, offer, limits, first_result + number))
             for number, call in enumerate(calls)
         ]
     done = [task.result() for task in running]
@@ -33,26 +35,28 @@ async def run_calls(
 
 
 async def _run(
-    call: Call, tools: Mapping[str, Tool], timeout_s: float, result_index: int
+    call: Call, offer: Offer, limits: LimitsConfig, result_index: int
 ) -> tuple[ToolResult, ToolCall]:
     started_at, started = time.time(), time.monotonic()
     arguments: dict[str, Json] | str = call.arguments
     error: str | None = None
-    clock = asyncio.timeout(timeout_s)
+    stop = False
+    clock = asyncio.timeout(limits.tool_timeout_s)
     try:
         arguments = _parsed(call)
-        if call.name not in tools:
-            raise ToolError(f"unknown tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}")
+        tool = _permitted(call, offer)
         async with clock:
-            content = await _called(tools[call.name], _parsed(call))  # its own copy, to do with as it likes
+            content, stop = await _called(tool, _parsed(call))  # its own copy, to do with as it likes
     except (Exception, asyncio.CancelledError) as problem:  # whatever a tool raises is an answer to the model
         if is_cancelled(problem):
             raise
         error = str(problem) if isinstance(problem, ToolError) else f"{type(problem).__name__}: {problem}"
         if isinstance(problem, TimeoutError) and clock.expired():
-            error = f"the tool {call.name!r} did not finish within {timeout_s:g} s"
+            error = f"the tool {call.name!r} did not finish within {limits.tool_timeout_s:g} s"
     if error is not None:
+        error = capped(error, limits.max_tool_result_chars)
         content = f"Error: {error}"
+    content = capped(content, limits.max_tool_result_chars)
     record = ToolCall(
         id=call.id,
         name=call.name,
@@ -63,7 +67,22 @@ async def _run(
         started_at=started_at,
         seconds=time.monotonic() - started,
     )
-    return ToolResult(call=call, content=content, failed=error is not None), record
+    return ToolResult(call=call, content=content, failed=error is not None, stop=stop), record
+
+
+def capped(text: str, limit: int) -> str:
+    """`text`, or as much of it as `limit` allows and how much that is."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[cut: the first {limit:,} of {len(text):,} characters]"
+
+
+def _permitted(call: Call, offer: Offer) -> Tool:
+    if call.name in offer.denied:
+        raise ToolError(f"the tool {call.name!r} is denied", kind="denied")
+    if call.name not in offer.tools:
+        raise ToolError(f"unknown tool {call.name!r}; the tools are: {', '.join(offer.tools) or 'none'}")
+    return offer.tools[call.name]
 
 
 def _parsed(call: Call) -> dict[str, Json]:
@@ -76,11 +95,14 @@ def _parsed(call: Call) -> dict[str, Json]:
     return arguments
 
 
-async def _called(tool: Tool, arguments: dict[str, Json]) -> str:
+async def _called(tool: Tool, arguments: dict[str, Json]) -> tuple[str, bool]:
+    """The result as text, and whether it ends the episode."""
     if inspect.iscoroutinefunction(tool.call):
         result = await tool.call(**arguments)
     else:
         result = await in_thread(tool.call, **arguments)
         if inspect.isawaitable(result):
             result = await result
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    stop = isinstance(result, ToolStop)
+    value = result.content if stop else result
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode(), stop

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 import msgspec
 
 from windrow.agents import Agent, find_agent
 from windrow.config import LimitsConfig
-from windrow.envs import Env, EnvContext, Episode, find_env
+from windrow.envs import Ask, Env, EnvContext, Episode, find_env, nobody
 from windrow.naming import name_of
 from windrow.policies import Policy
 from windrow.records import Json, RecordedScore, Rollout, Task
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
+from windrow.tools.toolbox import Toolbox
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -51,6 +53,13 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     scorers: tuple[Scorer, ...]
 
 
+class Model(msgspec.Struct, frozen=True):
+    """A model that the environment asks itself, and with what sampling."""
+
+    policy: Policy
+    sampling: dict[str, Json]
+
+
 class World:
     def __init__(
         self,
@@ -58,10 +67,12 @@ class World:
         policy: Policy,
         env: type[Env],
         agent: type[Agent],
+        models: Mapping[str, Model] | None = None,
         env_settings: dict[str, Json] | None = None,
         agent_settings: dict[str, Json] | None = None,
         scorers: Sequence[Scorer] = (),
         scorers_env: str | None = None,
+        toolbox: Toolbox | None = None,
         prompt: PromptTemplate | None = None,
         sampling: dict[str, Json] | None = None,
         forced_sampling: frozenset[str] = frozenset(),
@@ -74,6 +85,8 @@ class World:
     ) -> None:
         """`scorers_env`: the only environment that the scorers are for; None means any."""
         self.policy = policy
+        self.models = models or {}
+        self.toolbox = toolbox or Toolbox()
         self.prompt = prompt
         self.limits = limits or LimitsConfig()
         self.call_retries = call_retries
@@ -105,8 +118,23 @@ class World:
             return self._sampling
         return {**self._sampling, **{k: v for k, v in row.items() if v is not None and k not in self._forced}}
 
-    def context(self, slot: Slot) -> EnvContext:
-        return EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed, prompt=self.prompt)
+    def context(self, slot: Slot, ask: Ask = nobody) -> EnvContext:
+        return EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed, prompt=self.prompt, complete=ask)
+
+    async def open(self) -> None:
+        """Called once before the first episode; raises EndpointError when a model cannot serve the run."""
+        await self.policy.open()
+        for model in self.models.values():
+            await model.policy.open()
+        await self.toolbox.open()
+
+    async def close(self) -> None:
+        """Called once, after the last episode, also when `open` failed."""
+        async with AsyncExitStack() as stack:  # each is closed, whatever the others do
+            stack.push_async_callback(self.policy.close)
+            for model in self.models.values():
+                stack.push_async_callback(model.policy.close)
+            stack.push_async_callback(self.toolbox.close)
 
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from windrow.envs.base import Env, EnvContext, Episode, Observation, Step
+from windrow.envs.base import Ask, Env, EnvContext, Episode, Observation, Step, nobody
 from windrow.errors import UsageError
 from windrow.naming import resolve
 
-__all__ = ["Env", "EnvContext", "Episode", "Observation", "Step", "find_env"]
+__all__ = ["Ask", "Env", "EnvContext", "Episode", "Observation", "Step", "find_env", "nobody"]
 
 
 def find_env(name: str) -> type[Env]:
     """The environment class called `name`: built in, `module:Class`, or an entry point."""
+    from windrow.envs.chat import Chat
     from windrow.envs.problem import Problem
+    from windrow.envs.tool import ToolUse
 
-    found = resolve("env", name, {"problem": Problem})
+    found = resolve("env", name, {"problem": Problem, "chat": Chat, "tool": ToolUse})
     if not (isinstance(found, type) and issubclass(found, Env)):
         raise UsageError(f"env {name!r} is not a class derived from windrow.Env")
     return found

@@ -38,6 +38,11 @@ def tool(
     return function_tool(function, name=name, description=description)
 
 
+def as_tool(given: Tool | Callable[..., Any]) -> Tool:
+    """A Tool as it is, a function made into one."""
+    return given if isinstance(given, Tool) else function_tool(given)
+
+
 def function_tool(
     function: Callable[..., Any], *, name: str | None = None, description: str | None = None
 ) -> Tool:
