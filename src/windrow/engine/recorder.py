@@ -132,6 +132,9 @@ class Recorder:
                 "tools_seconds": 0.0,
                 "model": model if model != self.policy.model else None,
                 "sampling": dict(sampling) if sampling else None,
+                "parse_error": freeze.text("; ".join(completion.malformed))
+                if completion and completion.malformed
+                else None,
             }
         )
         return reply
@@ -155,10 +158,11 @@ class Recorder:
         turn["metrics"] = freeze.numbers(step.metrics, "step metrics")
         turn["state"] = freeze.value(step.state, "step state")
         turn["info"] = freeze.value(step.info, "step info")
-        turn["parse_error"] = freeze.text(step.parse_error) if step.parse_error is not None else None
+        if step.parse_error is not None:
+            turn["parse_error"] = freeze.text(step.parse_error)
         if step.state is not None:
             self._state = turn["state"]
-        self.add(step.messages, "env")
+        self.messages += [freeze.message(message, _speaker(message)) for message in step.messages]
 
     def judged(self, verdict: Verdict) -> None:
         self.scores.update(verdict.scores)
@@ -229,6 +233,10 @@ class Recorder:
         assert self._outcome is not None, "an attempt is recorded when it has ended"
         status, stop, error, reason = self._outcome
         turns = self._built_turns()
+        errors = sum(turn.parse_error is not None for turn in turns)
+        if turns and (self.tools or errors):
+            self.metrics.setdefault("parse_errors_per_turn", errors / len(turns))
+            self.metrics.setdefault("turns", float(len(turns)))
         if self._freezer.repaired:
             self.metrics["repaired_strings"] = float(self._freezer.repaired)
         return Rollout(
@@ -272,6 +280,11 @@ class Recorder:
             return None
         fields: dict[str, Any] = self._freezer.value(error, "error")
         return ErrorRecord(**fields)
+
+
+def _speaker(message: Message | Mapping[str, Any]) -> Origin:
+    """Who says a step's message: the environment, unless it says that a user does."""
+    return "user" if isinstance(message, Message) and message.origin == "user" else "env"
 
 
 def shown_episode(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
+from windrow.config import PolicyConfig
+from windrow.policies import Completion
 from windrow.records import Json, Message, Rollout, Score, Status, Stop, Task, Turn
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools import Tool, ToolResult
@@ -54,13 +56,24 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return next((m.text for m in reversed(self.messages) if m.origin == "policy"), "")
 
 
+Ask = Callable[[str, Messages], Awaitable[Completion]]
+
+
+async def nobody(name: str, messages: Messages) -> Completion:
+    raise RuntimeError(f"there is no model {name!r} to ask")
+
+
 class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What an episode may know of itself: randomness that is taken from `seed` is reproducible."""
+    """What an episode may know of itself: randomness that is taken from `seed` is reproducible.
+
+    `complete(name, messages)` asks one of the environment's own models (`Env.models`), with the run's retries.
+    """
 
     id: str
     attempt: int
     seed: int
     prompt: PromptTemplate | None = None
+    complete: Ask = nobody
 
 
 class Env:
@@ -96,6 +109,19 @@ class Env:
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:
         """Raise ValueError with what is wrong with a task row; called for every row, before the run."""
+
+    @classmethod
+    def models(cls, settings: Mapping[str, Json]) -> Mapping[str, PolicyConfig]:
+        """The models that the environment asks itself, by name; opened and closed with the run."""
+        return {}
+
+    @classmethod
+    def identity(cls, settings: Mapping[str, Json]) -> Json:
+        """The part of the settings that shapes behaviour, for the fingerprint: nothing volatile.
+
+        The models are counted without being named here.
+        """
+        return settings
 
     @classmethod
     def aggregate(cls, rollouts: Sequence[Rollout]) -> Mapping[str, float]:

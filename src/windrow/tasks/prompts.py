@@ -67,6 +67,11 @@ class PromptTemplate:
             raise ValueError(f"prompt template {self.name}: {problem} (the row has: {has})") from None
 
 
+def text_template(text: str, *, name: str) -> PromptTemplate:
+    """A template of one user message."""
+    return PromptTemplate(_File(user=text), name=name)
+
+
 def read_template(path: str) -> PromptTemplate:
     import yaml
 
