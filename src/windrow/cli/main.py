@@ -16,7 +16,7 @@ from typing import NoReturn
 from windrow.errors import UsageError, WindrowError
 from windrow.version import __version__
 
-COMMANDS = ("collect", "show", "stats", "ls", "tasks", "config", "models", "doctor", "schema")
+COMMANDS = ("collect", "show", "replay", "stats", "ls", "tasks", "config", "models", "doctor", "schema")
 
 
 class Parser(argparse.ArgumentParser):

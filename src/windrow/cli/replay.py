@@ -1,0 +1,44 @@
+"""Play a rollout again: its recorded replies go through its environment, and what comes out otherwise is shown.
+
+No model is asked. Exit code 0: everything came out as recorded; 1: something did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from windrow.cli.text import shorten
+from windrow.records import Json, encode
+from windrow.replay import find_rollout, replay
+
+HELP = "play a rollout again with its recorded replies"
+SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="a run directory")
+    parser.add_argument("id", help="a rollout id, or its first characters")
+    parser.add_argument("--attempt", type=int, metavar="N", help="this attempt (the final one)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    rollout = find_rollout(arguments.run, arguments.id, number=arguments.attempt)
+    found = asyncio.run(replay(arguments.run, rollout))
+    for difference in found.differences[:SHOWN]:
+        print(f"{difference.place}")
+        print(f"  recorded  {_text(difference.recorded)}")
+        print(f"  replayed  {_text(difference.replayed)}")
+    count = len(found.differences)
+    if count > SHOWN:
+        print(f"… and {count - SHOWN} more")
+    turns = len(rollout.turns)
+    if count:
+        print(f"{rollout.id}: {count} difference{'s' * (count > 1)} in {turns} turns")
+        return 1
+    print(f"{rollout.id}: {turns} turns came out as recorded")
+    return 0
+
+
+def _text(value: Json) -> str:
+    return shorten(encode(value).decode(), 200)

@@ -1,0 +1,265 @@
+"""Replay: the recorded replies of a rollout go through its environment again, and what comes out is compared.
+
+No model is asked: the policy, and the models that the environment asks itself, say what is recorded. The tools and the
+scorers run again. So a difference is a change of the environment, its data, its tools or its scorers, or something in
+them that does not follow from the task and the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windrow.config import (
+    AgentConfig,
+    EnvConfig,
+    LoadedConfig,
+    RunConfig,
+    Sampling,
+    ScorerConfig,
+    TasksConfig,
+)
+from windrow.engine.correction import malformed_of
+from windrow.engine.episode import attempt
+from windrow.envs import find_env
+from windrow.errors import ContextOverflow, PolicyError, UsageError
+from windrow.policies import Completion, Policy, Request
+from windrow.prepare import Parts, Prepared, prepare
+from windrow.records import Json, Message, Rollout, Turn
+from windrow.store.directory import Fingerprint
+from windrow.store.read import RunReader, load
+from windrow.tasks.plan import Slot
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Something that came out otherwise; `place` is where in the record it stands."""
+
+    place: str
+    recorded: Json
+    replayed: Json
+
+
+class Replay(msgspec.Struct, frozen=True):
+    recorded: Rollout
+    replayed: Rollout
+    differences: tuple[Difference, ...]
+
+
+def find_rollout(run: str | Path, id: str, *, number: int | None = None) -> Rollout:
+    """The rollout whose id begins with `id`: its final attempt, or attempt `number`."""
+    found = [
+        rollout
+        for rollout in load(run, attempts="final" if number is None else "all")
+        if rollout.id.startswith(id) and number in (None, rollout.attempt)
+    ]
+    if not found:
+        raise UsageError(f"no rollout of {run} begins with {id!r}")
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} rollouts of {run} begin with {id!r}: give more of the id")
+    return found[0]
+
+
+async def replay(run: str | Path, rollout: Rollout) -> Replay:
+    """Play a rollout of `run` again with the replies that it holds."""
+    if not rollout.messages and rollout.turns:
+        raise UsageError(f"rollout {rollout.id} was recorded without its messages (capture: none)")
+    with RunReader(run) as reader:
+        manifest = reader.manifest
+    world = _prepared(manifest.config, manifest.grading, rollout).world
+    slot = Slot(
+        number=0,
+        id=rollout.id,
+        attempt=rollout.attempt,
+        group=rollout.group,
+        sample=rollout.sample,
+        seed=rollout.seed,
+        task=rollout.task,
+        recorded_task=rollout.task,
+    )
+    try:
+        await world.open()
+        replayed = await attempt(slot, world)
+    finally:
+        await world.close()
+    judges = {scorer.name for scorer in world.cast(rollout.task).scorers if not scorer.after_commit}
+    found = _differences(rollout, replayed, judges, tuple(world.models))
+    return Replay(rollout, replayed, tuple(found))
+
+
+# -- who says what is recorded
+
+
+class RecordedPolicy(Policy):
+    name = "recorded"
+    accepts = frozenset(Sampling.__struct_fields__) | {"seed"}
+
+    def __init__(self, rollout: Rollout) -> None:
+        self.model = rollout.policy.model
+        self._rollout = rollout
+        self._turns = [turn for turn in rollout.turns if turn.role == "agent"]
+
+    async def complete(self, request: Request) -> Completion:
+        if request.turn >= len(self._turns):
+            raise PolicyError("there is no recorded reply left", kind="no_reply_left")
+        turn = self._turns[request.turn]
+        if turn.writes is None:
+            if self._rollout.stop == "context_overflow":
+                raise ContextOverflow("recorded: the prompt did not fit")
+            raise PolicyError("recorded: this call had no reply", kind="no_reply_left")
+        reply = self._rollout.messages[turn.writes]
+        return Completion(
+            content=reply.content if isinstance(reply.content, str) else None,
+            tool_calls=reply.tool_calls or (),
+            reasoning=reply.reasoning,
+            finish=turn.finish,
+            usage=turn.usage,
+            model=turn.model,
+            malformed=self._malformed(turn),
+        )
+
+    def _malformed(self, turn: Turn) -> tuple[str, ...]:
+        """The calls that could not be read: as the correction after the reply lists them."""
+        if turn.parse_error is None or turn.writes is None:
+            return ()
+        for message in self._rollout.messages[turn.writes + 1 :]:
+            if message.origin == "policy":
+                break
+            if found := malformed_of(message):
+                return found
+        last = turn is self._turns[-1] and self._rollout.stop == "parse_error"
+        return (turn.parse_error,) if last and turn.state is None and turn.reward is None else ()
+
+
+class RecordedUser(Policy):
+    """Says what the environment's own model said, in the same order."""
+
+    name = "recorded"
+    model = "recorded"
+    accepts = RecordedPolicy.accepts
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._said = iter([message.text for message in rollout.messages if message.origin == "user"])
+
+    async def complete(self, request: Request) -> Completion:
+        text = next(self._said, None)
+        if text is None:
+            raise PolicyError("the record has no more words of the user", kind="no_reply_left")
+        return Completion(content=text)
+
+
+def _prepared(config: Mapping[str, Json], grading: Fingerprint | None, rollout: Rollout) -> Prepared:
+    """The run's configuration with the recorded row, replies, environment and scorers in it, and without its clock."""
+    run = msgspec.convert(config, RunConfig)
+    own = rollout.task.data or {}
+    env, agent = run.env, run.agent
+    if rollout.env not in (env.name, own.get("env")):  # a program gave the class itself
+        env = EnvConfig(name=rollout.env, settings=env.settings)
+    if rollout.agent not in (agent.name, own.get("agent")):
+        agent = AgentConfig(name=rollout.agent, settings=agent.settings)
+    run = msgspec.structs.replace(
+        run,
+        tasks=TasksConfig(source=rollout.task.source, split=rollout.task.split),
+        policy=msgspec.structs.replace(run.policy, tool_calls="native"),
+        env=env,
+        agent=agent,
+        scorers=_scorers(grading, rollout),
+        limits=msgspec.structs.replace(run.limits, episode_timeout_s=None),
+    )
+    models = {name: RecordedUser(rollout) for name in find_env(env.name).models(env.settings)}
+    parts = Parts(rows=[own], policy=RecordedPolicy(rollout), models=models)
+    return prepare(LoadedConfig(run, {}), parts)
+
+
+def _scorers(grading: Fingerprint | None, rollout: Rollout) -> list[ScorerConfig]:
+    if grading is None or grading.of["env"] not in (None, rollout.env):
+        return []
+    return [
+        ScorerConfig(name=scorer["name"], weight=scorer["weight"], settings=scorer["settings"])
+        for scorer in grading.of["scorers"]
+    ]
+
+
+# -- what came out otherwise
+
+
+def _differences(
+    old: Rollout, new: Rollout, judges: set[str], models: tuple[str, ...]
+) -> Iterator[Difference]:
+    """Observations first, then what each step said, then the outcome."""
+    whole = _ended_by_itself(old)
+    yield from _lists("messages", _plain(old.messages), _plain(new.messages), whole)
+    yield from _lists("turns", _turns(old), _turns(new), whole)
+    yield from _values("tools", list(old.tools), list(new.tools))
+    if not whole:
+        return
+    for name in ("status", "stop", "state"):
+        yield from _values(name, getattr(old, name), getattr(new, name))
+    kinds = [rollout.error.kind if rollout.error else None for rollout in (old, new)]
+    yield from _values("error.kind", *kinds)
+    yield from _values("scores", _scores(old, judges), _scores(new, judges))
+    yield from _values("metrics", _metrics(old, models), _metrics(new, models))
+
+
+def _ended_by_itself(rollout: Rollout) -> bool:
+    """Whether the end follows from the replies: not one by the clock, the infrastructure or the policy's failure."""
+    if rollout.error is not None and rollout.status == "failed":
+        return rollout.error.owner == "env" and rollout.error.kind != "timeout"
+    return rollout.status in ("completed", "truncated") and rollout.stop != "timeout"
+
+
+def _lists(place: str, old: list[Any], new: list[Any], whole: bool) -> Iterator[Difference]:
+    count = max(len(old), len(new)) if whole else min(len(old), len(new))
+    for number in range(count):
+        before, after = (side[number] if number < len(side) else None for side in (old, new))
+        yield from _values(f"{place}[{number}]", before, after)
+
+
+def _values(place: str, old: Json, new: Json) -> Iterator[Difference]:
+    """The smallest places in which two values differ; lists are compared whole."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            yield from _values(f"{place}.{key}", old.get(key), new.get(key))
+    elif old != new:
+        yield Difference(place, old, new)
+
+
+def _plain(messages: tuple[Message, ...]) -> list[Any]:
+    plain: list[Any] = msgspec.to_builtins(messages)
+    return plain
+
+
+def _turns(rollout: Rollout) -> list[Any]:
+    """Of each turn what the environment and the tools made of it: no times, no usage."""
+    turns = [turn for turn in rollout.turns if turn.role == "agent"]
+    return [
+        {
+            "reads": msgspec.to_builtins(turn.reads),
+            "tool_calls": [
+                {"name": call.name, "arguments": call.arguments, "failed": call.failed, "error": call.error}
+                for call in turn.tool_calls
+            ],
+            **{
+                name: getattr(turn, name)
+                for name in ("reward", "scores", "metrics", "state", "info", "parse_error")
+            },
+        }
+        for turn in turns
+        if turn.writes is not None
+    ]
+
+
+def _scores(rollout: Rollout, judges: set[str]) -> dict[str, float]:
+    return {
+        name: score.value
+        for name, score in rollout.scores.items()
+        if score.scorer is None or score.scorer in judges
+    }
+
+
+def _metrics(rollout: Rollout, models: tuple[str, ...]) -> dict[str, float]:
+    """Without what the environment's models cost."""
+    costs = tuple(f"{model}_" for model in models)
+    return {name: value for name, value in rollout.metrics.items() if not (costs and name.startswith(costs))}
