@@ -16,7 +16,19 @@ from typing import NoReturn
 from windrow.errors import UsageError, WindrowError
 from windrow.version import __version__
 
-COMMANDS = ("collect", "show", "replay", "stats", "ls", "tasks", "config", "models", "doctor", "schema")
+COMMANDS = (
+    "collect",
+    "show",
+    "replay",
+    "stats",
+    "ls",
+    "tasks",
+    "config",
+    "models",
+    "doctor",
+    "schema",
+    "init",
+)
 
 
 class Parser(argparse.ArgumentParser):
