@@ -237,6 +237,8 @@ class Recorder:
         if turns and (self.tools or errors):
             self.metrics.setdefault("parse_errors_per_turn", errors / len(turns))
             self.metrics.setdefault("turns", float(len(turns)))
+        if self.tools or self._unanswered():
+            self.metrics["unanswered_tool_calls"] = float(self._unanswered())
         if self._freezer.repaired:
             self.metrics["repaired_strings"] = float(self._freezer.repaired)
         return Rollout(
@@ -271,6 +273,12 @@ class Recorder:
             ),
             capture="text",
         )
+
+    def _unanswered(self) -> int:
+        """How many calls of the replies never got a result: a limit, a crash or the end came before."""
+        asked = sum(len(message.tool_calls or ()) for message in self.messages if message.origin == "policy")
+        answered = sum(message.role == "tool" and message.origin == "tool" for message in self.messages)
+        return asked - answered
 
     def _built_turns(self) -> tuple[Turn, ...]:
         return tuple(Turn(**fields) for fields in self._turns)

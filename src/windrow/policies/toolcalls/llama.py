@@ -19,11 +19,12 @@ from windrow.policies.toolcalls.base import (
 )
 from windrow.records import Call
 
-TAG = "<|python_tag|>"
-_BEGIN = re.compile(r'<\|python_tag\|>\s*|^[ \t]*(?=\{\s*"(?:name|type|function|parameters)"\s*:)', re.M)
+_BEGIN = re.compile(
+    r"<\|python_(?:tag|start)\|>\s*|^[ \t]*(?=\{\s*[\"'](?:name|type|function|parameters)[\"']\s*:)", re.M
+)
 _NEXT = re.compile(r"\s*;\s*(?=\{)")
-_KEYS = re.compile(r'"(?:parameters|arguments)"\s*:')
-_END = re.compile(r"\s*(?:<\|eom_id\|>|<\|eot_id\|>|;\s*\Z)")
+_KEYS = re.compile(r"[\"'](?:parameters|arguments)[\"']\s*:")
+_END = re.compile(r"\s*(?:<\|(?:python_end|eom_id|eot_id)\|>|;\s*\Z)")
 
 
 def describe(tools: ToolSchemas) -> str:
@@ -38,7 +39,7 @@ def describe(tools: ToolSchemas) -> str:
 def parse(text: str, tools: ToolSchemas = ()) -> Parsed:
     reading = Reading(text)
     while begin := reading.next(_BEGIN):
-        found = _read(reading, begin.end(), meant=begin[0].startswith(TAG))
+        found = _read(reading, begin.end(), meant="python" in begin[0])
         while found and (follows := _NEXT.match(text, reading.position)):
             found = _read(reading, follows.end(), meant=True)
     return reading.done()

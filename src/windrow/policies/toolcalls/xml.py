@@ -23,8 +23,9 @@ from windrow.policies.toolcalls.base import (
 from windrow.records import Call, Json
 
 _TAG = re.compile(
-    r"<(?P<close>/?)(?P<kind>function|invoke|parameter)"
-    r"(?:=(?P<bare>[^<>\s]{0,200})|\s{1,20}name=\"(?P<quoted>[^\"<>]{0,200})\")?\s{0,20}(?P<end>>?)"
+    r"<(?P<close>/?)(?P<kind>function|invoke|parameter)(?!\w)"
+    r"(?:=(?P<bare>[^<>\s]{0,200})|\s{1,20}name=\"(?P<quoted>[^\"<>]{0,200})\"|(?<=/function)|(?<=/invoke)|(?<=/parameter))"
+    r"\s{0,20}(?P<end>>?)"
 )
 _AROUND = re.compile(r"</?(?:tool_call|function_calls|tool_calls)>")
 _OURS = re.compile(r"</?(?:function|invoke|parameter)\b")
