@@ -1,6 +1,6 @@
 """A guessing game: an environment of several turns in forty lines.
 
-    windrow collect examples/guess.jsonl --env examples.guess:GuessingGame --model scripted:examples.guess:bisect
+windrow collect examples/guess.jsonl --env examples.guess:GuessingGame --model scripted:examples.guess:bisect
 """
 
 from __future__ import annotations
