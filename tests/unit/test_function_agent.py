@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import windrow
@@ -198,6 +199,34 @@ async def test_the_limit_on_tool_calls_holds_for_the_agents_own(tmp_path) -> Non
 
 
 # -- how it ends
+
+
+async def test_the_best_of_several_replies_may_be_stepped_and_the_record_stands_on_its_turn(tmp_path) -> None:
+    async def best(session: Any) -> None:
+        first = session.messages
+        replies = [await session.complete(first) for _ in range(3)]
+        await session.step(replies[1])
+
+    env = world([], step=returning(Step(done=True, reward=0.5)))
+    rollout = await played(env, tmp_path / "run", policy=echo, agent=best)
+    assert [turn.reads for turn in rollout.turns] == [((0, 1),)] * 3
+    assert [turn.reward for turn in rollout.turns] == [None, 0.5, None]
+    assert (rollout.stop, rollout.reward) == ("env_done", 0.5)
+
+
+@pytest.mark.parametrize("says", ["twice", "as it was returned"])
+async def test_what_cannot_be_stepped_is_told_to_the_agent(tmp_path, says) -> None:
+    async def careless(session: Any) -> None:
+        reply = await session.complete()
+        if says == "twice":
+            await session.step(reply)
+            await session.step(reply)
+        await session.step(msgspec.structs.replace(reply, content="better"))
+
+    rollout = await played(world([], turns=3), tmp_path / "run", policy=echo, agent=careless)
+    assert rollout.error is not None
+    assert (rollout.status, rollout.error.owner) == ("failed", "env")
+    assert says in rollout.error.message
 
 
 async def test_returning_is_answering_and_the_environment_sees_the_reply(tmp_path) -> None:

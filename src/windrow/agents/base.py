@@ -47,7 +47,10 @@ class Session(Protocol):
         """
 
     async def step(self, reply: Message) -> None:
-        """Run the reply's tool calls, then let the environment answer; its messages are added."""
+        """Run the reply's tool calls, then let the environment answer; its messages are added.
+
+        Any reply that `complete` returned may be chosen, each once; what is recorded stands on the turn that gave it.
+        """
 
 
 class Agent:

@@ -139,18 +139,24 @@ class Recorder:
         )
         return reply
 
-    def tools_ran(self, calls: Iterable[ToolCall], seconds: float) -> None:
+    def reply_of(self, turn: int) -> Message | None:
+        """What this turn said, if there is such a turn and it said something."""
+        writes = self._turns[turn]["writes"] if 0 <= turn < len(self._turns) else None
+        return None if writes is None else self.messages[writes]
+
+    def tools_ran(self, calls: Iterable[ToolCall], seconds: float, turn: int) -> None:
+        """The calls belong to this turn, whether its reply asked for them or the agent ran them after it."""
         frozen = (
             msgspec.structs.replace(call, error=self._freezer.text(call.error)) if call.error else call
             for call in calls
         )
-        self._turns[-1]["tool_calls"] += tuple(frozen)
-        self._turns[-1]["tools_seconds"] += seconds
+        self._turns[turn]["tool_calls"] += tuple(frozen)
+        self._turns[turn]["tools_seconds"] += seconds
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: Step, turn_number: int) -> None:
         """What the environment's step said goes onto the turn it answered, its messages after it."""
         freeze = self._freezer
-        turn = self._turns[-1]
+        turn = self._turns[turn_number]
         if step.stop not in _STOPS:
             raise ValueError(f"step() said stop={step.stop!r}; it is one of {', '.join(get_args(Stop))}")
         turn["reward"] = number(step.reward, "step reward") if step.reward is not None else None
@@ -237,8 +243,8 @@ class Recorder:
         if turns and (self.tools or errors):
             self.metrics.setdefault("parse_errors_per_turn", errors / len(turns))
             self.metrics.setdefault("turns", float(len(turns)))
-        if self.tools or self._unanswered():
-            self.metrics["unanswered_tool_calls"] = float(self._unanswered())
+        if unanswered := self._unanswered():
+            self.metrics["unanswered_tool_calls"] = float(unanswered)
         if self._freezer.repaired:
             self.metrics["repaired_strings"] = float(self._freezer.repaired)
         return Rollout(

@@ -46,6 +46,7 @@ class EpisodeSession:
         self._shown_tools: tuple[dict[str, Json], ...] = ()
         self._window = Window(recorder.messages)
         self._replied: Message | None = None  # the last reply, until the environment has seen it
+        self._stepped: set[int] = set()  # the turns whose reply the environment has seen
         self._answered: dict[str, ToolResult] = {}  # its calls that the agent has run
         self._malformed: tuple[str, ...] = ()  # its calls that could not be read
         self._parse_errors = 0  # replies in a row that were nothing but malformed calls
@@ -104,6 +105,7 @@ class EpisodeSession:
         if completion.finish == "length":
             spent = budget_left is not None and _completed_tokens(completion) >= budget_left
             recorder.end("truncated", "max_episode_tokens" if spent else "length")
+        recorder.phase = "agent"  # what is raised from here on is not the policy's
         return recorder.messages[-1]
 
     def add(self, messages: Sequence[Message | Mapping[str, Any]]) -> None:
@@ -113,12 +115,15 @@ class EpisodeSession:
         recorder = self._recorder
         if recorder.ended:
             return
+        turn = self._turn_of(reply)
         calls = reply.tool_calls or ()
+        if self._replied is not reply:  # an earlier reply, which the agent has chosen now
+            self._answered, self._malformed = {}, ()
         if self._malformed and not calls:
             self._correct()
             return
         self._parse_errors = 0
-        ran = await self._run([call for call in calls if call.id not in self._answered])
+        ran = await self._run([call for call in calls if call.id not in self._answered], turn)
         if ran is None:
             return
         rest = iter(ran)
@@ -130,7 +135,7 @@ class EpisodeSession:
             step = await self._env.step(reply, results)
         if not isinstance(step, Step):
             raise TypeError(f"step() returned {type(step).__name__}; expected a Step")
-        recorder.stepped(step)
+        recorder.stepped(step, turn)
         if step.done or step.stop is not None:
             recorder.end("completed", step.stop or "env_done")
         if self._stopped:
@@ -141,7 +146,9 @@ class EpisodeSession:
             raise RuntimeError("call_tool() before the first complete(): there is no turn to record it on")
         asked = self._asked(name, arguments)
         call = asked or Call(id=f"own-{self._recorder.tool_calls}", name=name, arguments=_text(arguments))
-        results = None if self.ended else await self._run([call], asked=asked is not None)
+        results = (
+            None if self.ended else await self._run([call], self._recorder.turn_count - 1, asked is not None)
+        )
         if results is None:
             return ToolResult(call=call, content="Error: the episode has ended", failed=True)
         if asked is not None:
@@ -166,7 +173,16 @@ class EpisodeSession:
         else:
             self._recorder.add([correction(self._malformed, alone=True)], "env")
 
-    async def _run(self, calls: Sequence[Call], *, asked: bool = True) -> list[ToolResult] | None:
+    def _turn_of(self, reply: Message) -> int:
+        """The turn that gave this reply, which the environment sees once."""
+        if reply.turn is None or self._recorder.reply_of(reply.turn) != reply:
+            raise ValueError("step() takes a reply that complete() has returned, as it was returned")
+        if reply.turn in self._stepped:
+            raise ValueError("step() was given the same reply twice; ask for the next one with complete()")
+        self._stepped.add(reply.turn)
+        return reply.turn
+
+    async def _run(self, calls: Sequence[Call], turn: int, asked: bool = True) -> list[ToolResult] | None:
         """Run these calls and add what came of them; None when a limit ended the episode instead."""
         recorder = self._recorder
         if not calls:
@@ -179,7 +195,7 @@ class EpisodeSession:
                 tuple(calls), self._offer, self._world.limits, first_result=len(recorder.messages)
             )
         self._stopped = self._stopped or any(result.stop for result in results)
-        recorder.tools_ran(records, time.monotonic() - started)
+        recorder.tools_ran(records, time.monotonic() - started, turn)
         role = {"role": "tool"} if asked else {"role": "user"}
         answers: list[dict[str, Any]] = [
             {**role, "content": result.content, **({"tool_call_id": result.call.id} if asked else {})}
