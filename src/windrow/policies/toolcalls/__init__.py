@@ -5,9 +5,10 @@
 | qwen3-coder, qwen3.5, qwen3.6  | `xml`    |
 | qwen, hermes, qwq              | `hermes` |
 | llama-3, llama3, llama-4       | `llama`  |
+| smollm                         | `hermes`, with examples |
 | anything else                  | `native` |
 
-The first line that fits counts. A server that does tool calls itself for such a model is used with `native`.
+The first line that fits counts. Examples (`examples.py`) are shown to a model of that name in every format. A server that does tool calls itself for such a model is used with `native`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal
 from windrow.policies.toolcalls import fenced, hermes, llama, react, xml
 from windrow.policies.toolcalls.base import Format, Parsed
 
-__all__ = ["FORMATS", "Format", "FormatName", "Parsed", "chosen_format"]
+__all__ = ["FORMATS", "Format", "FormatName", "Parsed", "chosen_format", "needs_examples"]
 
 FormatName = Literal["native", "hermes", "llama", "xml", "react", "fenced"]
 
@@ -33,7 +34,9 @@ _BY_MODEL: tuple[tuple[tuple[str, ...], FormatName], ...] = (
     (("qwen3-coder", "qwen3.5", "qwen3.6"), "xml"),
     (("qwen", "hermes", "qwq"), "hermes"),
     (("llama-3", "llama3", "llama-4", "llama4"), "llama"),
+    (("smollm",), "hermes"),
 )
+_SHOWN_EXAMPLES = ("smollm",)
 
 
 def chosen_format(model: str) -> FormatName:
@@ -43,3 +46,8 @@ def chosen_format(model: str) -> FormatName:
         if any(part in name for part in parts):
             return found
     return "native"
+
+
+def needs_examples(model: str) -> bool:
+    """Whether a model of this name only calls tools after it was shown how."""
+    return any(part in model.lower() for part in _SHOWN_EXAMPLES)

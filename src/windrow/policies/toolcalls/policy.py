@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from windrow.policies.base import Completion, Policy, Request
-from windrow.policies.toolcalls import FORMATS, chosen_format
+from windrow.policies.toolcalls import FORMATS, chosen_format, needs_examples
 from windrow.policies.toolcalls.base import Format, ToolSchemas
+from windrow.policies.toolcalls.examples import examples
 from windrow.records import Json, Message
 
 VERSION = 1  # of what the formats say and read: a change of it is a change of behaviour
@@ -44,7 +45,8 @@ class TextToolPolicy(Policy):
     async def complete(self, request: Request) -> Completion:
         if not request.tools:
             return await self._policy.complete(request)
-        messages = tuple(as_text(request.messages, request.tools, self._format))
+        shown = examples(request.tools, self._format) if needs_examples(self.model) else ()
+        messages = tuple(as_text(request.messages, request.tools, self._format, shown))
         completion = await self._policy.complete(
             msgspec.structs.replace(request, messages=messages, tools=())
         )
@@ -68,8 +70,13 @@ def with_tool_calls(policy: Policy, setting: str) -> Policy:
     return policy if found == "native" else TextToolPolicy(policy, found, identified=False)
 
 
-def as_text(messages: Iterable[Message], tools: ToolSchemas, form: Format) -> Iterator[Message]:
-    """The conversation as the model is shown it: the tools in the system message, calls and results as text."""
+def as_text(
+    messages: Iterable[Message], tools: ToolSchemas, form: Format, shown: Iterable[Message] = ()
+) -> Iterator[Message]:
+    """The conversation as the model is shown it: the tools in the system message, calls and results as text.
+
+    What is `shown` first comes between the system message and the rest.
+    """
     names: dict[str | None, str] = {}
     results: list[str] = []
     described = False
@@ -78,8 +85,10 @@ def as_text(messages: Iterable[Message], tools: ToolSchemas, form: Format) -> It
             described = True
             if message.role in ("system", "developer"):
                 yield _with_text(message, f"{message.text}\n\n{form.describe(tools)}")
+                yield from shown
                 continue
             yield Message(role="system", content=form.describe(tools), origin="task")
+            yield from shown
         if message.role == "tool":
             results.append(form.render_result(names.get(message.tool_call_id, "tool"), message.text))
             continue
