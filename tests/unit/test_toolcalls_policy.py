@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from tests.collecting import answering
 from tests.worlds import played
 from windrow import Completion, Env, Observation, Request, Step, Tool
 from windrow.policies import Policy
+from windrow.policies.toolcalls import FORMATS
+from windrow.policies.toolcalls.examples import examples
 from windrow.policies.toolcalls.policy import TextToolPolicy, with_tool_calls
 from windrow.records import Call, Message
 
@@ -141,6 +144,56 @@ def test_the_format_is_part_of_the_identity_only_when_it_was_asked_for() -> None
 class Named(Policy):
     name = "chat"
     model = "Qwen/Qwen2.5-7B-Instruct"
+
+
+class Small(Policy):
+    """Called as the embedded model is; keeps what it was sent."""
+
+    model = "local:SmolLM2-135M-Instruct.Q4_1"
+
+    def __init__(self) -> None:
+        self.sent: list[Request] = []
+
+    async def complete(self, request: Request) -> Completion:
+        self.sent.append(request)
+        return Completion(content="ok")
+
+
+async def test_a_small_model_is_shown_examples_unless_the_task_has_its_own(tmp_path) -> None:
+    small = Small()
+    await played(until_answered(), tmp_path / "run", policy=small)
+    shown = small.sent[0].messages
+    assert [m.role for m in shown] == ["system", *["user", "assistant"] * 3, "user"]
+    assert {m.text for m in shown[2:-1:2]} == {'<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'}
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    taught = [
+        {"role": "user", "content": "4 + 5?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "9", "tool_call_id": "c"},
+        {"role": "user", "content": "1 + 2?"},
+    ]
+    await played(until_answered(taught), tmp_path / "taught", policy=small)
+    assert [m.role for m in small.sent[1].messages] == ["system", "user", "assistant", "user", "user"]
+
+
+def test_examples_are_of_the_right_types_and_read_as_calls() -> None:
+    properties = {
+        "n": {"type": "integer"},
+        "s": {"type": "string"},
+        "b": {"type": "boolean"},
+        "e": {"enum": ["up", "down"]},
+        "l": {"type": "array"},
+        "left_out": {"type": "string"},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["n", "s", "b", "e", "l"]}
+    tools: Any = [{"name": "f", "parameters": schema}, {"name": "g", "parameters": {"type": "object"}}]
+    for form in FORMS:
+        turns = list(examples(tools, FORMATS[form]))
+        calls = [call for m in turns[1::2] for call in FORMATS[form].parse(m.text, tools).calls]
+        assert [call.name for call in calls] == ["f", "g", "f"]
+        assert json.loads(calls[0].arguments) == {"n": 5, "s": "river", "b": True, "e": "down", "l": []}
+        assert turns[0].text == 'Call f with n = 5 and s = "river" and b = true and e = "down" and l = [].'
+        assert turns[2].text == "Call g."
 
 
 def request() -> Request:

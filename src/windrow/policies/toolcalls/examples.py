@@ -1,7 +1,7 @@
 """Exchanges that show a small model how a call looks: it repeats what was done before it, not what it was told.
 
 Measured on SmolLM2-135M: with the description alone it never calls, in any format; after three such exchanges it
-calls every other time.
+calls every other time. A task whose own messages show a call needs none of them.
 """
 
 from __future__ import annotations

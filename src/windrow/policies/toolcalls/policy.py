@@ -45,7 +45,8 @@ class TextToolPolicy(Policy):
     async def complete(self, request: Request) -> Completion:
         if not request.tools:
             return await self._policy.complete(request)
-        shown = examples(request.tools, self._format) if needs_examples(self.model) else ()
+        taught = any(message.tool_calls and message.origin == "task" for message in request.messages)
+        shown = examples(request.tools, self._format) if needs_examples(self.model) and not taught else ()
         messages = tuple(as_text(request.messages, request.tools, self._format, shown))
         completion = await self._policy.complete(
             msgspec.structs.replace(request, messages=messages, tools=())
