@@ -197,7 +197,9 @@ def _models(env: type[Env], settings: dict[str, Json], parts: Parts, redactor: R
         policy = given.get(name) or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)
         sampling = {**policy.default_sampling, **as_tree(config.sampling)}
         check_sampling(policy, set(sampling), where=where)
-        made[name] = Model(policy, sampling)
+        if config.tool_calls != PolicyConfig().tool_calls:
+            raise UsageError(f"{where} is given no tools and would ignore tool_calls; leave it out")
+        made[name] = Model(policy, sampling, config.call_retries, config.backoff_s)
     return made
 
 

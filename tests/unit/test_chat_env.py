@@ -152,7 +152,13 @@ async def test_where_the_users_model_is_served_does_not_change_the_ids(tmp_path)
 
 async def test_a_users_model_that_cannot_be_reached_is_infrastructures_failure(tmp_path) -> None:
     user = {
-        "policy": {"model": "m", "base_url": "http://127.0.0.1:9/v1", "probe": False},
+        "policy": {
+            "model": "m",
+            "base_url": "http://127.0.0.1:9/v1",
+            "probe": False,
+            "call_retries": 1,
+            "backoff_s": 0,
+        },
         "prompt": "Be brief.",
     }
     rollout = await talk(tmp_path / "run", user=user)
@@ -179,6 +185,18 @@ REFUSED = {
     "a prompt for a script": ({"script": ["a"], "prompt": "x"}, "would ignore"),
     "an unknown key": ({"scripts": ["a"]}, "scripts"),
     "an unknown key of the model": ({"policy": {"modell": "m"}, "prompt": "x"}, "modell"),
+    "tool calls of a model without tools": (
+        {"policy": {"model": f"scripted:{HERE}:player", "tool_calls": "hermes"}, "prompt": "x"},
+        "would ignore tool_calls",
+    ),
+    "a setting of another kind of model": (
+        {"policy": {"model": f"scripted:{HERE}:player", "base_url": "http://x"}, "prompt": "x"},
+        "would ignore policy.base_url",
+    ),
+    "sampling that the model does not take": (
+        {"policy": {"model": "m", "base_url": "http://x", "sampling": {"temprature": 1}}, "prompt": "x"},
+        "temprature",
+    ),
     "a function that is not there": ("nowhere:fn", "nowhere"),
     "a template that is none": ({"policy": {"model": "m"}, "prompt": "{{ x"}, "template"),
 }

@@ -51,8 +51,8 @@ class Asking:
             completion = await complete(
                 model.policy,
                 request,
-                retries=self._world.call_retries,
-                backoff_s=self._world.backoff_s,
+                retries=model.call_retries,
+                backoff_s=model.backoff_s,
                 timeout_s=self._world.limits.call_timeout_s,
             )
         except PolicyError as problem:

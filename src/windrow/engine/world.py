@@ -54,10 +54,12 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model that the environment asks itself, and with what sampling."""
+    """A model that the environment asks itself, and how it is asked."""
 
     policy: Policy
     sampling: dict[str, Json]
+    call_retries: int = 5
+    backoff_s: float = 0.5
 
 
 class World:

@@ -66,7 +66,7 @@ async def nobody(name: str, messages: Messages) -> Completion:
 class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     """What an episode may know of itself: randomness that is taken from `seed` is reproducible.
 
-    `complete(name, messages)` asks one of the environment's own models (`Env.models`), with the run's retries.
+    `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries.
     """
 
     id: str
