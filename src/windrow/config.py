@@ -483,7 +483,7 @@ def _section_type(section: str) -> type[msgspec.Struct]:
         "tools": ToolConfig,
         "tools.mcp": McpConfig,
     }
-    return types.get(section, ScorerConfig)
+    return types.get(re.sub(r"\[\d+\]", "", section), ScorerConfig)
 
 
 def _choices(key: str) -> tuple[str, ...]:

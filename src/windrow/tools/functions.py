@@ -72,9 +72,7 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, tuple[Any,
     found: dict[str, tuple[Any, Any]] = {}
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UsageError(
-                f"tool {name!r}: {parameter} cannot be given by name; a tool has named parameters only"
-            )
+            raise UsageError(f"tool {name!r}: parameter {parameter.name!r} cannot be given by its name alone")
         if parameter.name not in hints:
             raise UsageError(f"tool {name!r}: parameter {parameter.name!r} has no type hint")
         found[parameter.name] = (hints[parameter.name], parameter.default)

@@ -182,8 +182,9 @@ class _Connection:
                 await self._leave.wait()
         except BaseException as problem:
             if not self._ready.done():
-                said = self._failure(f"does not start: {_why(problem)}", kind="mcp_start")
-                self._ready.set_exception(problem if isinstance(problem, ToolError) else said)
+                cause = _cause(problem)
+                said = self._failure(f"does not start: {_why(cause)}", kind="mcp_start")
+                self._ready.set_exception(cause if isinstance(cause, ToolError) else said)
                 self._ready.exception()  # nobody may be waiting
             if not isinstance(problem, Exception | asyncio.CancelledError):
                 raise
@@ -273,8 +274,13 @@ def _text(part: Any) -> str:
     return f"[{part.type}, {getattr(part, 'mime_type', 'unknown')}: not text]"
 
 
-def _why(problem: BaseException) -> str:
-    """The first real problem in a group of them, in words."""
+def _cause(problem: BaseException) -> BaseException:
+    """The first real problem in a group of them."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
+    return problem
+
+
+def _why(problem: BaseException) -> str:
+    problem = _cause(problem)
     return str(problem) or type(problem).__name__
