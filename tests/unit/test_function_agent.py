@@ -267,6 +267,16 @@ async def test_the_limits_end_the_loop_of_a_function_too(tmp_path) -> None:
     assert (rollout.status, rollout.stop, len(rollout.turns)) == ("truncated", "max_turns", 3)
 
 
+async def test_a_window_does_not_escape_the_limit_on_tokens(tmp_path) -> None:
+    async def forgetful(session: Any) -> None:
+        while not session.ended:
+            await session.complete(session.messages[:1])
+
+    rollout = await played(world([]), tmp_path / "run", policy=echo, agent=forgetful, max_episode_tokens=9)
+    assert (rollout.status, rollout.stop) == ("truncated", "max_episode_tokens")
+    assert len(rollout.turns) == 5  # two words each
+
+
 @pytest.mark.parametrize("messages", [[], [{"role": "nobody", "content": "?"}], [{"content": "?"}]])
 async def test_asking_with_what_are_no_messages_fails_the_attempt(tmp_path, messages) -> None:
     async def careless(session: Any) -> None:

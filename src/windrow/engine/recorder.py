@@ -44,13 +44,22 @@ _STOPS = (None, *get_args(Stop))
 
 class Recorder:
     def __init__(
-        self, slot: Slot, *, env: str, agent: str, policy: PolicyRecord, grading: str | None = None
+        self,
+        slot: Slot,
+        *,
+        env: str,
+        agent: str,
+        policy: PolicyRecord,
+        grading: str | None = None,
+        capture: Capture = "text",
     ) -> None:
         self.slot = slot
         self.env = env
         self.agent = agent
         self.policy = policy
         self.grading = grading
+        self.capture = capture
+        self._reached = capture  # the lowest level of any reply
         self.messages: list[Message] = []
         self.tools: tuple[dict[str, Json], ...] = ()
         self.tool_calls = 0
@@ -111,6 +120,7 @@ class Recorder:
                 reasoning=completion.reasoning,
             )
             reply = freeze.message(said, "policy", turn=turn)
+            self._reached = lower(self._reached, completion.capture)
             self.messages.append(reply)
         model = freeze.value(completion.model, "model") if completion else None
         self._turns.append(
@@ -214,11 +224,18 @@ class Recorder:
         return len(self._turns)
 
     def context_tokens(self) -> int | None:
-        """Tokens of the episode so far, each counted once; None where the server did not say."""
-        if not self._turns:
+        """Tokens of the episode so far, each counted once; None where the server did not say.
+
+        The last context, which holds all that came before; where an agent asks with less than that, what was sampled
+        in all, if that is more.
+        """
+        usages: list[Usage | None] = [turn["usage"] for turn in self._turns]
+        if not usages:
             return 0
-        usage: Usage | None = self._turns[-1]["usage"]
-        return None if usage is None else usage.prompt_tokens + usage.completion_tokens
+        if usages[-1] is None:
+            return None
+        sampled = sum(usage.completion_tokens for usage in usages if usage is not None)
+        return max(usages[-1].prompt_tokens + usages[-1].completion_tokens, sampled)
 
     def has_step_rewards(self) -> bool:
         return any(turn.get("reward") is not None for turn in self._turns)
