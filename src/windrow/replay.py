@@ -166,6 +166,7 @@ def _prepared(config: Mapping[str, Json], grading: Fingerprint | None, rollout: 
         env=env,
         agent=agent,
         scorers=_scorers(grading, rollout),
+        capture="text",
         limits=msgspec.structs.replace(run.limits, episode_timeout_s=None),
     )
     models = {name: RecordedUser(rollout) for name in find_env(env.name).models(env.settings)}

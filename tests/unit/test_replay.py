@@ -217,6 +217,12 @@ def test_the_command_says_what_differs_and_exits_1(tmp_path, monkeypatch, capsys
     assert main(["replay", run, rollout.id, "--attempt", "7"]) == 2
 
 
+async def test_a_rollout_without_its_messages_cannot_be_replayed(tmp_path) -> None:
+    await recorded(tmp_path / "run", capture="none")
+    with pytest.raises(windrow.WindrowError, match="without its messages"):
+        await again(tmp_path / "run")
+
+
 async def test_an_id_that_means_several_is_refused(tmp_path) -> None:
     rows = [{"prompt": "go"}]
     await collected(rows, env=Counter, policy=answering(counting), samples=2, out=str(tmp_path / "run"))

@@ -32,11 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
     count = len(found.differences)
     if count > SHOWN:
         print(f"… and {count - SHOWN} more")
-    turns = len(rollout.turns)
+    turns = f"{len(rollout.turns)} turn{'s' * (len(rollout.turns) != 1)}"
     if count:
-        print(f"{rollout.id}: {count} difference{'s' * (count > 1)} in {turns} turns")
+        print(f"{rollout.id}: {count} difference{'s' * (count > 1)} in {turns}")
         return 1
-    print(f"{rollout.id}: {turns} turns came out as recorded")
+    print(f"{rollout.id}: {turns} came out as recorded")
     return 0
 
 
