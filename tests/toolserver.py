@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -49,23 +50,28 @@ def flood(chars: int) -> str:
     return "x" * chars
 
 
-def listing(schema: object) -> None:
-    """A server that lists one tool, `t`, with this schema for its arguments."""
-    from mcp.server.lowlevel.server import Server
-    from mcp.types import ListToolsResult, Tool
-
-    async def list_tools(*_: object) -> ListToolsResult:
-        return ListToolsResult(tools=[Tool(name="t", input_schema=schema)])
-
-    low = Server("liar", on_list_tools=list_tools)
-
-    async def run() -> None:
-        from mcp.server.stdio import stdio_server
-
-        async with stdio_server() as (read, write):
-            await low.run(read, write, low.create_initialization_options())
-
-    asyncio.run(run())
+def liar(schema: dict[str, object]) -> None:
+    """By hand, since the SDK's own server would not send it: one tool `t` whose results are not what it declares."""
+    output = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    answers = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "liar", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "t", "inputSchema": schema, "outputSchema": output}]},
+        "tools/call": {"content": [], "structuredContent": {"n": "many"}},
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "id" not in request:
+            continue
+        answer = {"jsonrpc": "2.0", "id": request["id"]}
+        if request["method"] in answers:
+            answer["result"] = answers[request["method"]]
+        else:
+            answer["error"] = {"code": -32601, "message": "no such method"}
+        print(json.dumps(answer), flush=True)
 
 
 def main(how: str, port: str | None = None) -> None:
@@ -77,9 +83,11 @@ def main(how: str, port: str | None = None) -> None:
         while True:
             sys.stdout.write("x" * 2**20)
     elif how == "no_schema":
-        listing({"type": "object", "properties": {"a": {"type": "quantity"}}})
+        liar({"type": "object", "properties": {"a": {"type": "quantity"}}})
     elif how == "no_object":
-        listing({"type": "string"})
+        liar({"type": "string"})
+    elif how == "liar":
+        liar({"type": "object"})
     elif port is not None:
         server.run("streamable-http", port=int(port))
     else:

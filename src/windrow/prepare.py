@@ -22,8 +22,9 @@ from windrow.grade.scorers import AnswerScorer, function_scorer, make_scorer
 from windrow.identity import fingerprint, source_hash
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling, make_policy
+from windrow.policies.capturing import LEVELS
 from windrow.policies.toolcalls.policy import with_tool_calls
-from windrow.records import Json
+from windrow.records import Capture, Json
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
 from windrow.tasks.loaders import FORMS, open_source
@@ -92,7 +93,13 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     survey = _Survey(env, prompt)
     source = _scan(loaded, parts, survey)
     _check_policy(loaded, policy, source)
+    capture = _checked_capture(run, policy, env)
     scorers, meant_for, notes = _scorers(run, parts, survey, source)
+    late = next((scorer.name for scorer in scorers if scorer.after_commit), None)
+    if late is not None and (capture or env.capture) == "none":
+        raise UsageError(
+            f"--capture none: scorer {late!r} judges after the commit and would find no messages"
+        )
     sampling = {**policy.default_sampling, **as_tree(run.policy.sampling)}
     functions = (*named_tools(run.tools), *parts.tools)
     toolbox = make_toolbox(run, functions, redactor)
@@ -118,6 +125,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         backoff_s=run.policy.backoff_s,
         behaviour=behaviour.hash,
         grading=grading.hash if grading else None,
+        capture=capture,
     )
     return Prepared(
         loaded=loaded,
@@ -239,6 +247,15 @@ def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:
     check_sampling(policy, source.row_sampling, where=f"'sampling' in a row of {source.rows.name}")
     if loaded.run.seeds != "none":
         check_sampling(policy, {"seed"}, where=f"--seeds {loaded.run.seeds}")
+
+
+def _checked_capture(run: RunConfig, policy: Policy, env: type[Env]) -> Capture | None:
+    """The level that the configuration asks for, if the policy can be asked for it."""
+    level = run.capture or env.capture
+    if level is not None and level not in policy.captures:
+        can = ", ".join(name for name in LEVELS if name in policy.captures)
+        raise UsageError(f"--capture {level}: policy {policy.name!r} can be captured as {can}")
+    return run.capture
 
 
 def _scorers(

@@ -186,6 +186,14 @@ async def test_a_server_that_floods_is_cut_off_and_its_memory_is_bounded(tmp_pat
     assert rollout.stop == "answered"
 
 
+async def test_a_result_that_is_not_what_the_server_declared_is_a_failed_call(tmp_path) -> None:
+    rollout = await used(tmp_path, calling([("t", "{}")]), {"mcp": stdio("liar")})
+    [said] = told(rollout)
+    assert "failed in 't': Invalid structured content returned by tool t" in said
+    assert rollout.turns[0].tool_calls[0].failed
+    assert rollout.stop == "answered"
+
+
 @pytest.mark.parametrize(
     ("how", "kind", "said"),
     [
@@ -193,7 +201,7 @@ async def test_a_server_that_floods_is_cut_off_and_its_memory_is_bounded(tmp_pat
         ("babbling", "mcp_start", "does not start"),
         ("broken", "mcp_start", "the licence has expired"),
         ("no_schema", "mcp_schema", "lists the tool 't' with a schema that is none"),
-        ("no_object", "mcp_schema", "lists the tool 't' with arguments that are not an object"),
+        ("no_object", "mcp_start", "input_value='string'"),
     ],
 )
 async def test_a_server_that_is_wrong_from_the_start_says_what_is_wrong(

@@ -228,10 +228,6 @@ class _Connection:
                 f"lists the tool {name!r} with a schema that is none: {problem.message:.200}",
                 kind="mcp_schema",
             ) from None
-        if schema.get("type") != "object":
-            raise self._failure(
-                f"lists the tool {name!r} with arguments that are not an object", kind="mcp_schema"
-            )
 
         async def call(**arguments: Json) -> str:
             return await self._call(name, arguments)
