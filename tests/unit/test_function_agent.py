@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -212,6 +213,23 @@ async def test_the_best_of_several_replies_may_be_stepped_and_the_record_stands_
     assert [turn.reads for turn in rollout.turns] == [((0, 1),)] * 3
     assert [turn.reward for turn in rollout.turns] == [None, 0.5, None]
     assert (rollout.stop, rollout.reward) == ("env_done", 0.5)
+
+
+async def test_an_agent_may_ask_several_times_at_once_within_the_limit(tmp_path) -> None:
+    async def slowly(request: Request) -> str:
+        await asyncio.sleep(0.01 * (3 - request.turn))
+        return f"reply {request.turn}"
+
+    got: list[Any] = []
+
+    async def sampling(session: Any) -> None:
+        got.extend(await asyncio.gather(*(session.complete() for _ in range(5))))
+
+    rollout = await played(world([]), tmp_path / "run", policy=slowly, agent=sampling, max_turns=3)
+    assert (rollout.status, rollout.stop, len(rollout.turns)) == ("truncated", "max_turns", 3)
+    assert [reply and reply.text for reply in got] == ["reply 0", "reply 1", "reply 2", None, None]
+    for number, turn in enumerate(rollout.turns):
+        assert (turn.reads, rollout.messages[turn.writes or 0].turn) == (((0, 1),), number)
 
 
 @pytest.mark.parametrize("says", ["twice", "as it was returned"])

@@ -46,6 +46,7 @@ class EpisodeSession:
         self._shown_tools: tuple[dict[str, Json], ...] = ()
         self._window = Window(recorder.messages)
         self._replied: Message | None = None  # the last reply, until the environment has seen it
+        self._asking = 0  # calls under way: an agent may ask several times at once
         self._stepped: set[int] = set()  # the turns whose reply the environment has seen
         self._answered: dict[str, ToolResult] = {}  # its calls that the agent has run
         self._malformed: tuple[str, ...] = ()  # its calls that could not be read
@@ -95,10 +96,15 @@ class EpisodeSession:
             sampling=sampling,
             id=self._slot.id,
             attempt=self._slot.attempt,
-            turn=recorder.turn_count,
+            turn=recorder.turn_count + self._asking,
+            capture=recorder.capture,
         )
         self._replied, self._answered, self._malformed = None, {}, ()
-        completion = await self._call(request, reads)
+        self._asking += 1
+        try:
+            completion = await self._call(request, reads)
+        finally:
+            self._asking -= 1
         if completion is None:
             return None
         self._replied, self._malformed = recorder.messages[-1], tuple(completion.malformed)
@@ -257,7 +263,7 @@ class EpisodeSession:
     def _limit_reached(self) -> bool:
         limits, recorder = self._world.limits, self._recorder
         stop: Stop | None = None
-        if recorder.turn_count >= limits.max_turns:
+        if recorder.turn_count + self._asking >= limits.max_turns:
             stop = "max_turns"
         elif limits.max_episode_tokens is not None and self._tokens_so_far() >= limits.max_episode_tokens:
             stop = "max_episode_tokens"
