@@ -100,6 +100,14 @@ def test_no_reply_raises_and_every_call_has_an_object(form: str, text: str) -> N
         assert isinstance(msgspec.json.decode(call.arguments), dict)
 
 
+@forms
+def test_a_call_without_arguments_is_an_empty_object_and_a_broken_one_is_shown_as_it_is(form: str) -> None:
+    none, broken = (FORMATS[form].render_call(Call(id="c", name="f", arguments=a)) for a in ("", '{"x'))
+    assert [call.arguments for call in FORMATS[form].parse(none).calls] == ["{}"]
+    assert '{"x' in broken
+    assert FORMATS[form].parse(broken).calls == ()
+
+
 HOSTILE = [
     *(
         '<tool_call>{"',

@@ -162,7 +162,7 @@ def schema_lines(tools: ToolSchemas) -> str:
 
 def json_call(call: Call, key: str) -> str:
     """A call as a JSON object, its arguments under `key` in their own text."""
-    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "{key}": {call.arguments}}}'
+    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "{key}": {call.arguments or "{}"}}}'
 
 
 def _checked(call: _JsonCall) -> tuple[str, str]:

@@ -109,7 +109,7 @@ def _fence_end(text: str, start: int) -> int:
 
 
 def render_call(call: Call, tools: ToolSchemas = ()) -> str:
-    return f"Action: {call.name}\nAction Input: {call.arguments}"
+    return f"Action: {call.name}\nAction Input: {call.arguments or '{}'}"
 
 
 def render_result(name: str, content: str) -> str:

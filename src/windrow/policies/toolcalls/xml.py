@@ -31,6 +31,7 @@ _AROUND = re.compile(r"</?(?:tool_call|function_calls|tool_calls)>")
 _OURS = re.compile(r"</?(?:function|invoke|parameter)\b")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_decode_object = msgspec.json.Decoder(dict[str, Json]).decode
 
 
 def describe(tools: ToolSchemas) -> str:
@@ -137,11 +138,15 @@ def _is_text(name: str, key: str, tools: ToolSchemas) -> bool:
 
 
 def render_call(call: Call, tools: ToolSchemas = ()) -> str:
-    values: dict[str, Json] = _decode(call.arguments)
-    lines = [
-        f"<parameter={k}>\n{_shown(v, _is_text(call.name, k, tools))}\n</parameter>"
-        for k, v in values.items()
-    ]
+    try:
+        values = _decode_object(call.arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        lines = [call.arguments]  # as broken as it is
+    else:
+        lines = [
+            f"<parameter={key}>\n{_shown(value, _is_text(call.name, key, tools))}\n</parameter>"
+            for key, value in values.items()
+        ]
     return "\n".join(["<tool_call>", f"<function={call.name}>", *lines, "</function>", "</tool_call>"])
 
 
