@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from windrow.errors import UsageError
-from windrow.records import Json
+from windrow.records import Capture, Json
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -144,6 +144,7 @@ class RunConfig(_Section, frozen=True):
     samples: Positive = 1
     pass_: NotNegative = msgspec.field(default=0, name="pass")
     seeds: Literal["none", "id", "sample"] = "none"
+    capture: Capture | None = None  # None: what the env or the policy says
     limits: LimitsConfig = LimitsConfig()
     concurrency: Positive | None = None  # None: what the policy bears, else 64
     retries: NotNegative = 1
@@ -178,6 +179,7 @@ OPTIONS: dict[str, str] = {
     "samples": "samples",
     "pass_": "pass",
     "seeds": "seeds",
+    "capture": "capture",
     "max_turns": "limits.max_turns",
     "max_episode_tokens": "limits.max_episode_tokens",
     "max_tool_calls": "limits.max_tool_calls",

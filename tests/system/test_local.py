@@ -48,6 +48,12 @@ def check(rollouts: list[Rollout]) -> None:
         assert 0 < rollout.usage.completion_tokens <= 12
         assert rollout.usage.prompt_tokens > 0
         assert rollout.messages[-1].origin == "policy"
+        assert rollout.capture == "tokens"
+        tokens = rollout.turns[0].tokens
+        assert tokens is not None
+        assert tokens.logprobs is not None
+        assert len(tokens.output) == len(tokens.logprobs) == 4 * rollout.usage.completion_tokens
+        assert len(tokens.prompt_new) == 4 * rollout.usage.prompt_tokens
 
 
 def test_the_model_is_sampled_and_graded(project: Project) -> None:
@@ -71,6 +77,16 @@ def test_the_example_configuration_runs(project: Project) -> None:
         "user",
         "assistant",
     ]
+
+
+def test_a_prompt_over_the_context_ends_the_episode_without_a_call(project: Project) -> None:
+    project.tasks([{"prompt": "word " * 200, "answer": 1}])
+    done = project.windrow("collect", "tasks.jsonl", *flags("--set", "policy.local.context_tokens=128"))
+    assert done.code == 0, done.err
+    (rollout,) = project.rollouts()
+    assert (rollout.status, rollout.stop, rollout.grade) == ("truncated", "context_overflow", "graded")
+    assert [turn.writes for turn in rollout.turns] == [None]
+    assert rollout.usage.completion_tokens == 0
 
 
 @pytest.mark.parametrize("tasks", GSM8K)

@@ -49,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-p", type=float)
     group.add_argument("--max-tokens", type=int, metavar="N", help="per model call")
     group.add_argument("--seeds", choices=("none", "id", "sample"), help="the seed that is sent (none)")
+    group.add_argument(
+        "--capture",
+        choices=("none", "text", "logprobs", "tokens"),
+        help="how much of a reply's tokens is kept (text; tokens for local)",
+    )
     group.add_argument("--call-retries", type=int, metavar="N", help="of one model call (5)")
     group.add_argument(
         "--tool-calls",

@@ -37,6 +37,7 @@ async def attempt(slot: Slot, world: World) -> Rollout:
             model=world.policy.model, sampling=world.sampling(slot.task), fingerprint=world.behaviour
         ),
         grading=world.grading,
+        capture=world.capture(cast.env),
     )
     try:
         await run_episode(slot, world, cast, recorder)

@@ -18,7 +18,9 @@ from windrow.engine.window import Ranges
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, Step
 from windrow.policies import Completion
+from windrow.policies.capturing import lower
 from windrow.records import (
+    Capture,
     ErrorRecord,
     Grade,
     Json,
@@ -256,6 +258,7 @@ class Recorder:
         assert self._outcome is not None, "an attempt is recorded when it has ended"
         status, stop, error, reason = self._outcome
         turns = self._built_turns()
+        kept = self.capture != "none"
         errors = sum(turn.parse_error is not None for turn in turns)
         if turns and (self.tools or errors):
             self.metrics.setdefault("parse_errors_per_turn", errors / len(turns))
@@ -287,14 +290,14 @@ class Recorder:
             reward=reward_of(status, self.grade, self.scores, turns),
             scores=self.scores,
             metrics=self.metrics,
-            state=self._state,
-            messages=tuple(self.messages),
-            turns=turns,
+            state=self._state if kept else None,
+            messages=tuple(self.messages) if kept else (),
+            turns=turns if kept else tuple(_bare(turn) for turn in turns),
             usage=sum((turn.usage for turn in turns if turn.usage is not None), Usage()),
             timing=Timing(
                 started_at=self._started_at, total=time.monotonic() - self._started, **self._seconds
             ),
-            capture="text",
+            capture=self._reached,
         )
 
     def _unanswered(self) -> int:
@@ -339,4 +342,11 @@ def shown_episode(
         state=copied(state),
         status=status,
         stop=stop,
+    )
+
+
+def _bare(turn: Turn) -> Turn:
+    """A turn under `capture: none`: its numbers, without what was said."""
+    return msgspec.structs.replace(
+        turn, reads=(), writes=None, tool_calls=(), parse_error=None, state=None, info=None
     )

@@ -13,7 +13,7 @@ from windrow.config import LimitsConfig
 from windrow.envs import Ask, Env, EnvContext, Episode, find_env, nobody
 from windrow.naming import name_of
 from windrow.policies import Policy
-from windrow.records import Json, RecordedScore, Rollout, Task
+from windrow.records import Capture, Json, RecordedScore, Rollout, Task
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
@@ -84,6 +84,7 @@ class World:
         backoff_s: float = 0.5,
         behaviour: str = "",
         grading: str | None = None,
+        capture: Capture | None = None,
     ) -> None:
         """`scorers_env`: the only environment that the scorers are for; None means any."""
         self.policy = policy
@@ -95,6 +96,7 @@ class World:
         self.backoff_s = backoff_s
         self.behaviour = behaviour
         self.grading = grading
+        self._capture = capture
         self.env = env  # the run's own; a row may name another
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
@@ -137,6 +139,10 @@ class World:
             for model in self.models.values():
                 stack.push_async_callback(model.policy.close)
             stack.push_async_callback(self.toolbox.close)
+
+    def capture(self, env: type[Env]) -> Capture:
+        """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
+        return self._capture or env.capture or self.policy.default_capture
 
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""

@@ -9,7 +9,7 @@ import msgspec
 
 from windrow.config import PolicyConfig
 from windrow.policies import Completion
-from windrow.records import Json, Message, Rollout, Score, Status, Stop, Task, Turn
+from windrow.records import Capture, Json, Message, Rollout, Score, Status, Stop, Task, Turn
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools import Tool, ToolResult
 
@@ -84,6 +84,7 @@ class Env:
     """
 
     version: ClassVar[str | int | None] = None
+    capture: ClassVar[Capture | None] = None  # how much is kept of its episodes; None: what the policy says
     takes_prompt: ClassVar[bool] = False  # whether a prompt template (`ctx.prompt`) is used
 
     def __init__(self, settings: Mapping[str, Json], ctx: EnvContext) -> None:

@@ -13,7 +13,7 @@ from windrow.engine.episode import within
 from windrow.engine.recorder import shown_episode
 from windrow.engine.world import Scorer
 from windrow.envs import Episode
-from windrow.errors import error_record
+from windrow.errors import ScorerError, error_record
 from windrow.records import ErrorRecord, Grading, RecordedScore, Rollout
 
 
@@ -49,6 +49,10 @@ class Grader:
         metrics: dict[str, float] = {}
         error: ErrorRecord | None = None
         try:
+            if rollout.capture == "none":  # an empty reply would be judged wrong
+                raise ScorerError(
+                    "the rollout was recorded without its messages (capture: none)", retryable=False
+                )
             verdict = await within(self._timeout_s, scorer.judge(_episode(rollout)), scorer.name)
             scores, metrics = verdict.scores, verdict.metrics
         except Exception as problem:  # a scorer's failure is a grading that failed, never a lost run

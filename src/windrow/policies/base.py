@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from windrow.errors import InfraError, PolicyError
-from windrow.records import Call, Json, Message, Tokens, Usage
+from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
 MAX_BACKOFF_S = 60.0
 MAX_RETRY_AFTER_S = 600.0
@@ -24,6 +24,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     attempt: int
     turn: int
+    capture: Capture = "text"
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     first_token_s: float | None = None
     retries: int = 0
     malformed: tuple[str, ...] = ()
+    capture: Capture = "text"  # what `tokens` really holds
 
 
 class Policy:
@@ -53,6 +55,8 @@ class Policy:
     accepts: frozenset[str] = frozenset()
     default_sampling: Mapping[str, Json] = {}  # what is asked for where the configuration says nothing
     default_concurrency: int | None = None
+    default_capture: Capture = "text"
+    captures: frozenset[Capture] = frozenset({"none", "text"})  # what may be asked of it
 
     def identity(self) -> dict[str, Json]:
         """What makes this policy answer as it does, for the behaviour fingerprint: nothing volatile."""

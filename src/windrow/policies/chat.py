@@ -19,7 +19,8 @@ import msgspec
 from windrow.config import PolicyConfig, Sampling, expand
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, UsageError, WindrowError
 from windrow.policies.base import Completion, Policy, Request
-from windrow.records import Call, Json, Message, Usage
+from windrow.policies.capturing import LEVELS, asks, packed
+from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 from windrow.secrets import Redactor, api_key
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -49,9 +50,20 @@ class _Message(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Logprob(msgspec.Struct):
+    logprob: float
+    id: int | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob] | None = None
+
+
+class Choice(msgspec.Struct):
     message: _Message
     finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    token_ids: list[int] | None = None
 
 
 class _Details(msgspec.Struct):
@@ -64,10 +76,11 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _Reply(msgspec.Struct):
-    choices: list[_Choice]
+class Reply(msgspec.Struct):
+    choices: list[Choice]
     usage: _Usage | None = None
     model: str | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class _Model(msgspec.Struct):
@@ -79,13 +92,14 @@ class _Models(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_reply = msgspec.json.Decoder(_Reply).decode
+_decode_reply = msgspec.json.Decoder(Reply).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 
 class ChatPolicy(Policy):
     name = "chat"
     accepts = frozenset(Sampling.__struct_fields__) | {"seed"}
+    captures: frozenset[Capture] = frozenset(LEVELS)
 
     def __init__(
         self,
@@ -126,6 +140,7 @@ class ChatPolicy(Policy):
 
     async def complete(self, request: Request) -> Completion:
         assert self._session is not None, "open() comes first"
+        prompt = await self._prompt_ids(request) if asks(request.capture, "tokens") else None
         try:
             async with self._session.post(
                 self._url, data=_encode(self._body(request)), allow_redirects=False
@@ -135,7 +150,22 @@ class ChatPolicy(Policy):
             raise InfraError(self._transport(problem), kind="transport") from None
         if response.status != 200:
             raise self._refusal(response.status, response.headers, body)
-        return self._completion(body, response.content_type)
+        return self._completion(body, response.content_type, request.capture, prompt)
+
+    async def _ask(self, path: str, body: dict[str, Json]) -> dict[str, Any]:
+        """A question to the server beside the completions."""
+        assert self._session is not None, "open() comes first"
+        try:
+            async with self._session.post(
+                self._base_url.removesuffix("/v1") + path, data=_encode(body)
+            ) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, OSError) as problem:
+            raise InfraError(self._transport(problem), kind="transport") from None
+        if response.status != 200:
+            raise self._refusal(response.status, response.headers, answer)
+        decoded: dict[str, Any] = msgspec.json.decode(answer)
+        return decoded
 
     async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
         """A raw request to the endpoint: its status and its answer."""
@@ -150,11 +180,17 @@ class ChatPolicy(Policy):
                 body.update(value)
             else:
                 body[option] = value
+        if asks(request.capture, "logprobs"):
+            body |= {"logprobs": True, "top_logprobs": 0}
+        if asks(request.capture, "tokens"):
+            body["return_token_ids"] = True
         if request.tools:
             body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
         return body
 
-    def _completion(self, body: bytes, content_type: str) -> Completion:
+    def _completion(
+        self, body: bytes, content_type: str, capture: Capture = "text", prompt: list[int] | None = None
+    ) -> Completion:
         try:
             reply = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as problem:
@@ -171,13 +207,31 @@ class ChatPolicy(Policy):
         content = message.content if not isinstance(message.content, list) else _joined(message.content)
         if content is None and message.refusal is not None:
             content = message.refusal
+        tokens, reached = self._tokens(reply, choice, capture, prompt)
         return Completion(
             content=content,
+            tokens=tokens,
+            capture=reached,
             tool_calls=tuple(_call(call, n) for n, call in enumerate(message.tool_calls or ())),
             reasoning=message.reasoning_content or message.reasoning,
             finish=choice.finish_reason,
             usage=_usage(reply.usage),
             model=reply.model,
+        )
+
+    async def _prompt_ids(self, request: Request) -> list[int] | None:
+        """The ids of the prompt, where they are not part of the reply."""
+        return None
+
+    def _tokens(
+        self, reply: Reply, choice: Choice, capture: Capture, prompt: list[int] | None
+    ) -> tuple[Tokens | None, Capture]:
+        entries = choice.logprobs.content if choice.logprobs else None
+        return packed(
+            capture,
+            prompt=prompt or reply.prompt_token_ids,
+            output=choice.token_ids,
+            logprobs=None if entries is None else [entry.logprob for entry in entries],
         )
 
     def _refusal(self, status: int, headers: Any, body: bytes) -> WindrowError:
@@ -314,7 +368,7 @@ def wire_message(message: Message) -> dict[str, Json]:
     return wire
 
 
-def _decode(body: bytes) -> _Reply:
+def _decode(body: bytes) -> Reply:
     try:
         return _decode_reply(body)
     except msgspec.ValidationError:
@@ -324,7 +378,7 @@ def _decode(body: bytes) -> _Reply:
         # takes it, and the recorder replaces it.
         if b"\\ud" not in body.lower():
             raise
-        return msgspec.convert(json.loads(body), _Reply)
+        return msgspec.convert(json.loads(body), Reply)
 
 
 def _call(call: _ToolCall, position: int) -> Call:

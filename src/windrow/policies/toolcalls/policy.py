@@ -27,6 +27,8 @@ class TextToolPolicy(Policy):
         self.accepts = policy.accepts
         self.default_sampling: Mapping[str, Json] = policy.default_sampling
         self.default_concurrency = policy.default_concurrency
+        self.default_capture = policy.default_capture
+        self.captures = policy.captures
         self._policy = policy
         self._format = FORMATS[format_name]
         self._identity: dict[str, Json] = (

@@ -1,0 +1,65 @@
+"""Capture: how much of a reply's tokens is kept, and packing it.
+
+| level      | what the endpoint is asked for             | what a turn keeps                         |
+|------------|--------------------------------------------|-------------------------------------------|
+| `none`     | nothing more                               | no messages either: outcome and numbers   |
+| `text`     | nothing more                               | the messages                              |
+| `logprobs` | `logprobs`, `top_logprobs: 0`              | and the logprobs of the sampled tokens    |
+| `tokens`   | that, and `return_token_ids`               | and the ids of the prompt and the sample  |
+
+A reply is stamped with the level that it really reached, never with the one that was asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+
+from windrow.records import Capture, Tokens
+
+LEVELS: tuple[Capture, ...] = ("none", "text", "logprobs", "tokens")
+
+
+def asks(level: Capture, wanted: Capture) -> bool:
+    """Whether capturing at `level` includes what `wanted` is about."""
+    return LEVELS.index(level) >= LEVELS.index(wanted)
+
+
+def lower(a: Capture, b: Capture) -> Capture:
+    return min(a, b, key=LEVELS.index)
+
+
+def packed(
+    level: Capture,
+    *,
+    prompt: Sequence[int] | None,
+    output: Sequence[int] | None,
+    logprobs: Sequence[float] | None,
+) -> tuple[Tokens | None, Capture]:
+    """What was sent, as it is recorded, and the level that it reaches.
+
+    `tokens` needs all three, a logprob for each sampled id; whatever is missing or does not fit lowers the level.
+    """
+    if not asks(level, "logprobs") or logprobs is None:
+        return None, lower(level, "text")
+    whole = prompt is not None and output is not None and len(output) == len(logprobs)
+    if not (asks(level, "tokens") and whole):
+        return _tokens((), (), logprobs), "logprobs"
+    return _tokens(prompt or (), output or (), logprobs), "tokens"
+
+
+def _tokens(prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float]) -> Tokens:
+    return Tokens(
+        prefix=0,
+        prompt_new=_little(array("i", prompt)),
+        output=_little(array("i", output)),
+        logprobs=_little(array("f", logprobs)),
+        logprob_kind=None,
+    )
+
+
+def _little(values: array[int] | array[float]) -> bytes:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
