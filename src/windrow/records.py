@@ -147,7 +147,8 @@ class RecordedScore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model call. `reads` are the ranges of message indexes that made its prompt, `writes` its reply's index.
 
-    From `parse_error` on: what the environment's Step said of this turn.
+    `parse_error`: calls in the reply that could not be read, or what the environment could not read in it. From
+    `reward` on: what the environment's Step said of this turn.
     """
 
     role: TurnRole
