@@ -138,6 +138,13 @@ async def test_a_model_plays_the_user_until_it_says_its_stop_word(tmp_path) -> N
     }
 
 
+async def test_a_field_that_the_users_prompt_lacks_is_found_before_anybody_is_asked(tmp_path) -> None:
+    user = {"policy": {"model": f"scripted:{HERE}:player"}, "prompt": "You want {{ goal }}."}
+    rollout = await talk(tmp_path / "run", user=user)
+    assert rollout.error is not None
+    assert (rollout.status, rollout.turns, "goal" in rollout.error.message) == ("failed", (), True)
+
+
 async def behaviour(run: Any, url: str) -> str:
     user = {"policy": {"model": "m", "base_url": url, "probe": False}, "prompt": "Be rude.", "stop": "ok"}
     rollout = await talk(run, user=user)

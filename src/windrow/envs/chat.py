@@ -94,6 +94,8 @@ class Chat(Env):
             raise EnvError("nobody plays the user: 'chat' needs the setting 'user' or a 'script' in the row")
         self._said = [message for message in first if message["role"] in ("user", "assistant")]
         self._turns = 0
+        row = {key: value for key, value in (task.data or {}).items() if key != "messages"}
+        self._instructions = _rendered(self._user.prompt, row) if self._user.prompt is not None else ""
         return Observation(first)
 
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
@@ -122,17 +124,19 @@ class Chat(Env):
                     f"user {user.function!r} returned {type(found).__name__}; expected text or None"
                 )
             return found, found is None
-        completion = await self.ctx.complete(USER, self._seen_by_user(user.prompt or ""))
+        completion = await self.ctx.complete(USER, self._seen_by_user())
         text = completion.content or ""
         return text, user.stop in text
 
-    def _seen_by_user(self, prompt: str) -> list[dict[str, Any]]:
+    def _seen_by_user(self) -> list[dict[str, Any]]:
         """The conversation with its roles exchanged: to the one who plays the user, the policy is the user."""
-        row = {key: value for key, value in (self._task.data or {}).items() if key != "messages"}
-        instructions = _template(prompt).messages(row)[0]["content"]
         begin = [{"role": "user", "content": BEGIN}] if self._said[:1] and _is_user(self._said[0]) else []
         exchanged = [{**said, "role": "assistant" if _is_user(said) else "user"} for said in self._said]
-        return [{"role": "system", "content": instructions}, *begin, *exchanged]
+        return [{"role": "system", "content": self._instructions}, *begin, *exchanged]
+
+
+def _rendered(prompt: str, row: Mapping[str, Json]) -> str:
+    return str(_template(prompt).messages(row)[0]["content"])
 
 
 def _is_user(message: Mapping[str, Any]) -> bool:
