@@ -103,6 +103,8 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     sampling = {**policy.default_sampling, **as_tree(run.policy.sampling)}
     functions = (*named_tools(run.tools), *parts.tools)
     toolbox = make_toolbox(run, functions, redactor)
+    if (run.tools or parts.tools) and (name_of(env), name_of(agent)) == ("problem", "chat"):
+        raise UsageError("env 'problem' ends with the first reply, so tools would be of no use; --env tool")
     behaviour = _behaviour(loaded, policy, sampling, env, agent, source, prompt, toolbox, models)
     grading = _grading(run, scorers, meant_for)
     concurrency = run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY

@@ -237,3 +237,8 @@ async def test_a_tool_that_cannot_be_had_is_refused_before_the_run(tmp_path, too
         await used(tmp_path, calling(), tools)
     assert said in str(refused.value)
     assert not (tmp_path / "run").exists()
+
+
+async def test_tools_are_refused_where_the_first_reply_ends_the_episode(tmp_path) -> None:
+    with pytest.raises(UsageError, match="--env tool"):
+        await used(tmp_path, calling(), [add], env="problem")
