@@ -1,7 +1,8 @@
 """Exchanges that show a small model how a call looks: it repeats what was done before it, not what it was told.
 
-Measured on SmolLM2-135M: with the description alone it never calls, in any format; after three such exchanges it
-calls every other time. A task whose own messages show a call needs none of them.
+Measured on SmolLM2-135M, four prompts that want a sum: with the description alone 0 of 4 replies called, in each of
+the five formats; after three such exchanges 12 of 16 did (`hermes`, temperature 0.7). A task whose own messages show
+a call needs none of them.
 """
 
 from __future__ import annotations
