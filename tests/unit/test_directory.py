@@ -51,7 +51,7 @@ def test_a_file_is_not_a_run(tmp_path: Path) -> None:
 
 def test_a_run_below_a_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write in"):
+    with pytest.raises(UsageError, match="file is a file; give a directory"):
         open_run(tmp_path / "file" / "run")
 
 
