@@ -119,9 +119,9 @@ def test_a_newer_schema_is_refused_even_where_its_fields_are_not_ours(tmp_path: 
         (run / "run.json").read_bytes().replace(b'"schema": 1', b'"schema": 99'),
     ):
         (run / "run.json").write_bytes(manifest)
-        with pytest.raises(UsageError, match="newer windrow.*upgrade"):
+        with pytest.raises(UsageError, match=r"newer windrow.*upgrade"):
             load(run)
-        with pytest.raises(UsageError, match="newer windrow.*upgrade"):
+        with pytest.raises(UsageError, match=r"newer windrow.*upgrade"):
             RunDirectory(run)
 
 
@@ -234,7 +234,7 @@ def test_a_move_that_fails_is_a_plain_error(tmp_path: Path) -> None:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     run = write_run(tmp_path / "run")
-    with pytest.raises(StoreError, match="cannot move .*busy"):
+    with pytest.raises(StoreError, match=r"cannot move .*busy"):
         move_aside(run, disk=Stuck())
     RunDirectory(run).close()
 

@@ -157,6 +157,18 @@ def test_a_slot_is_given_once_while_the_run_grows(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_a_line_that_is_finished_while_the_run_is_read_belongs_to_the_next_reading(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [failed("a"), make_rollout("b", index=1)])
+    line = encode(make_rollout("a", attempt=2)) + b"\n"
+    with RunReader(run) as reader, (run / "rollouts.jsonl").open("ab", buffering=0) as file:
+        file.write(line[:50])
+        finals = reader.finals()
+        first = next(finals)
+        file.write(line[50:])
+        assert [head.attempt for _, head in (first, *finals)] == [1, 1]
+    assert [rollout.attempt for rollout in load(run)] == [2, 1]
+
+
 # -- order
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.disks import CrashDisk
-from tests.stores import attempts, collect, contents, echo, folder_in_memory, judge, open_run, rows
+from tests.stores import attempts, collect, contents, echo, folder_in_memory, open_run, rows
 from windrow.engine.run import Control
 from windrow.errors import InfraError, PolicyError, StoreError, UsageError
 from windrow.policies.base import Request
@@ -109,6 +109,16 @@ async def test_retries_of_one_call_are_numbered_on(run: Path) -> None:
     await collect(run, answer=busy, samples=1, retries=2)
     await collect(run, answer=busy, samples=1, retries=1)
     assert set(map(tuple, numbers(run).values())) == {tuple((number, "failed") for number in range(1, 6))}
+
+
+async def test_attempts_are_numbered_on_from_the_highest_of_all_segments(run: Path) -> None:
+    await collect(run, answer=busy, samples=1)
+    (run / "rollouts.jsonl").rename(run / "rollouts.worker.jsonl")  # read after rollouts.jsonl, and older
+    await collect(run, answer=refuse, samples=1)
+    summary, _ = await collect(run, samples=1)
+    assert (summary.failed, summary.attempts) == (3, 0), "the highest attempt says whether to try again"
+    await collect(run, samples=1, redo="status=failed")
+    assert set(map(tuple, numbers(run).values())) == {((1, "failed"), (2, "failed"), (3, "completed"))}
 
 
 async def test_what_failed_for_good_is_not_tried_again_unless_redone(run: Path) -> None:
@@ -206,8 +216,10 @@ async def test_a_redo_that_began_on_a_line_only_in_memory_repeats_nothing_after_
         disk.close()
         if not disk.crashed:
             break
-        while read_manifest(left).redo is not None:
-            await collect_some(left, 1, redo="status=completed", **call)
+        for _ in range(3):
+            if read_manifest(left).redo is not None:
+                await collect_some(left, 1, redo="status=completed", **call)
+        assert read_manifest(left).redo is None
         assert max(number for slot in numbers(left).values() for number, _ in slot) <= 2
     assert cut_at > 20
 
@@ -220,6 +232,15 @@ class UnsyncedRollouts(CrashDisk):
         if self.crash_at is None and b'"attempt":' in bytes(data):
             self.crash_at = self.calls + 1
         return written
+
+
+async def test_a_bad_line_is_reported_once_also_by_a_redo(run: Path) -> None:
+    await collect(run)
+    with (run / "rollouts.jsonl").open("ab") as file:
+        file.write(b'{"attempt":"one","v":"two"}\n')
+    collection = open_run(run, redo="status=failed")
+    collection.close()
+    assert sum("rollouts.jsonl:7" in warning for warning in collection.warnings) == 1
 
 
 async def test_a_bad_condition_is_refused_before_anything_is_touched(run: Path) -> None:
@@ -249,21 +270,20 @@ async def test_what_is_ungraded_is_graded_from_the_record(run: Path) -> None:
     assert contents(run) == expected
 
 
-async def test_a_scorer_that_failed_is_asked_again_and_the_rollout_is_not(run: Path) -> None:
-    def broken(task: Any, reply: str) -> float:
-        raise ValueError("broken")
+@pytest.mark.parametrize("after_commit", [False, True])
+async def test_a_scorer_that_failed_is_asked_again_and_the_rollout_is_not(
+    run: Path, after_commit: bool
+) -> None:
+    verdicts: list[float] = []
 
-    broken.after_commit, broken.version = True, 1  # type: ignore[attr-defined]
-    broken.__module__, broken.__qualname__ = judge.__module__, judge.__qualname__
-    await collect(run, scorers=(broken,))
+    def scorer(task: Any, reply: str) -> float:
+        return verdicts[0]
+
+    scorer.after_commit = after_commit  # type: ignore[attr-defined]
+    await collect(run, scorers=(scorer,))
     assert {(rollout.grade, rollout.reward) for rollout in load(run)} == {("failed", None)}
-
-    def mended(task: Any, reply: str) -> float:
-        return 0.5
-
-    mended.after_commit, mended.version = True, 1  # type: ignore[attr-defined]
-    mended.__module__, mended.__qualname__ = judge.__module__, judge.__qualname__
-    summary, committed = await collect(run, scorers=(mended,))
+    verdicts.append(0.5)
+    summary, committed = await collect(run, scorers=(scorer,))
     assert (summary.complete, committed) == (True, [])
     assert {(rollout.grade, rollout.reward) for rollout in load(run)} == {("graded", 0.5)}
 

@@ -107,8 +107,8 @@ class RunReader:
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
                         bad.append(BadLine(segment, number, str(problem)))
                     offset += len(line)
-        known = set(self.bad_lines)
-        self.bad_lines += [line for line in bad if line not in known]
+        known = {(line.segment, line.number) for line in self.bad_lines}
+        self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
 
     def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[Place, Head]]:
         return self.lines(_decode_head, sizes=sizes)
