@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.disks import QuickDisk
@@ -46,6 +46,11 @@ def failed(name: str, **changes: Any) -> Rollout:
 
 def cancelled(name: str, reason: str, **changes: Any) -> Rollout:
     return make_rollout(name, status="cancelled", stop="cancelled", reason=reason, **changes)
+
+
+def case_name(case: list[Rollout] | int) -> str:
+    lines = case if isinstance(case, list) else []
+    return " ".join(f"{line.attempt}-{line.reason or line.status}" for line in lines) or str(case)
 
 
 # -- several segments
@@ -107,7 +112,7 @@ async def test_resuming_counts_what_other_writers_committed(tmp_path: Path) -> N
         ([cancelled("a", "surplus", attempt=1), make_rollout("a", attempt=2)], 2),
         ([failed("a"), cancelled("a", "stale", attempt=2)], 2),
     ],
-    ids=str,
+    ids=case_name,
 )
 def test_the_final_attempt_is_the_highest_done_one_else_the_highest(
     tmp_path: Path, lines: list[Rollout], final: int
@@ -119,6 +124,7 @@ def test_the_final_attempt_is_the_highest_done_one_else_the_highest(
 ENDS = st.sampled_from(["completed", "truncated", "failed", "interrupted", "surplus"])
 
 
+@settings(max_examples=max(30, settings().max_examples // 3))
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 4), ENDS, st.sampled_from(["", ".w", ".z"])),
