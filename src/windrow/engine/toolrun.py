@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from windrow.engine.cancel import is_cancelled
+from windrow.engine.cancel import is_ours
 from windrow.engine.threads import in_thread
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
@@ -45,8 +45,8 @@ async def _run(
             raise ToolError(f"unknown tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}")
         async with clock:
             content = await _called(tools[call.name], _parsed(call))  # its own copy, to do with as it likes
-    except (Exception, asyncio.CancelledError) as problem:  # whatever a tool raises is an answer to the model
-        if is_cancelled(problem):
+    except BaseException as problem:  # whatever a tool raises is an answer to the model
+        if is_ours(problem):
             raise
         error = str(problem) if isinstance(problem, ToolError) else f"{type(problem).__name__}: {problem}"
         if isinstance(problem, TimeoutError) and clock.expired():
