@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check lint test mutants bench-quick format clean
+.PHONY: help demo setup check lint test docs mutants bench-quick format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,11 @@ check: lint ## linters, types, layers and the fast tests: under a minute
 test: lint ## linters, then every test, the slow ones too
 	$(BIN)/windrow models pull
 	$(BIN)/python -m pytest -q -n 2 tests
+
+docs: $(STAMP) ## write docs/cli.md from the commands, and docs/demo.svg from a real run
+	$(BIN)/python docs/generate_cli.py
+	$(BIN)/windrow models pull
+	$(BIN)/python docs/record_demo.py
 
 mutants: $(STAMP) ## break the code on purpose: the tests must notice
 	$(BIN)/python tests/mutants/run.py

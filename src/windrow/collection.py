@@ -353,6 +353,8 @@ def open_collection(
     try:
         before = directory.manifest
         manifest = agreed_manifest(prepared, before, regrade=regrade)
+        if redo is not None and before is not None:
+            directory.open_rollouts()  # what the redo counts from is durable before the manifest says so
         manifest = msgspec.structs.replace(manifest, redo=redo_of(path, manifest, redo))
         if manifest != before:
             directory.write_manifest(manifest)

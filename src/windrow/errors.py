@@ -108,10 +108,14 @@ def error_record(error: BaseException, *, owner: Owner, phase: str) -> ErrorReco
             owner=owner, kind="timeout", message=str(error) or "timed out", phase=phase, retryable=True
         )
     lines = traceback.format_exception(error, limit=-8)
+    try:
+        message = str(error) or type(error).__name__
+    except Exception:  # an exception that cannot even say what it is
+        message = type(error).__name__
     return ErrorRecord(
         owner=owner,
         kind=type(error).__name__,
-        message=str(error) or type(error).__name__,
+        message=message,
         phase=phase,
         retryable=True,
         traceback="".join(lines),

@@ -6,6 +6,7 @@ Nothing is written and nothing is sent here: whatever can be refused is refused 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def out(self) -> Path:
         """The run directory: what `out` says, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
         if self.run.out:
-            return Path(expand(self.run.out, where="out"))
+            return Path(os.path.normpath(expand(self.run.out, where="out")))
         model = self.world.policy.model.removeprefix("scripted:")
         parts = [self.source.name, self.source.split, model, self.behaviour.hash[:8]]
         return Path("runs") / "-".join(_slug(part) for part in parts if part)

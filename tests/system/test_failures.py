@@ -96,10 +96,11 @@ def test_a_refused_request_is_final_for_its_sample_alone_until_redo(
 ) -> None:
     faulty = failing(400, "I will not")
     home = home_with(project, faulty)
-    for _ in range(2):
+    for example in ("1 × policy/http_400, such as: ", ""):  # it is said by the call that saw it
         ended = home.collect("--retries", "3")
         assert ended.code == 1
         assert "1 failed for good: --redo status=failed runs them again" in ended.err
+        assert example in ended.err
         assert asked(home)["what is 3"] == 1  # neither the call nor the rollout is tried again
     (failed,) = (r for r in home.rollouts() if r.status == "failed")
     assert failed.error is not None

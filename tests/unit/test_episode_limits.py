@@ -163,7 +163,9 @@ async def test_the_episodes_time_may_run_out_in_a_model_call(tmp_path) -> None:
     env = world([], score=returning(Score(0.0)))
     rollout = await played(env, tmp_path / "run", policy=hang, episode_timeout=1)
     assert (rollout.status, rollout.stop, rollout.reward) == ("truncated", "timeout", 0.0)
-    assert [(turn.writes, turn.finish) for turn in rollout.turns] == [(None, None)], "the cut call is recorded"
+    assert [(turn.writes, turn.finish) for turn in rollout.turns] == [(None, None)], (
+        "the cut call is recorded"
+    )
     assert [m.content for m in rollout.messages] == ["go"]
 
 

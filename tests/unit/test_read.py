@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.disks import QuickDisk
@@ -46,6 +46,11 @@ def failed(name: str, **changes: Any) -> Rollout:
 
 def cancelled(name: str, reason: str, **changes: Any) -> Rollout:
     return make_rollout(name, status="cancelled", stop="cancelled", reason=reason, **changes)
+
+
+def case_name(case: list[Rollout] | int) -> str:
+    lines = case if isinstance(case, list) else []
+    return " ".join(f"{line.attempt}-{line.reason or line.status}" for line in lines) or str(case)
 
 
 # -- several segments
@@ -107,7 +112,7 @@ async def test_resuming_counts_what_other_writers_committed(tmp_path: Path) -> N
         ([cancelled("a", "surplus", attempt=1), make_rollout("a", attempt=2)], 2),
         ([failed("a"), cancelled("a", "stale", attempt=2)], 2),
     ],
-    ids=str,
+    ids=case_name,
 )
 def test_the_final_attempt_is_the_highest_done_one_else_the_highest(
     tmp_path: Path, lines: list[Rollout], final: int
@@ -119,6 +124,7 @@ def test_the_final_attempt_is_the_highest_done_one_else_the_highest(
 ENDS = st.sampled_from(["completed", "truncated", "failed", "interrupted", "surplus"])
 
 
+@settings(max_examples=max(30, settings().max_examples // 3))
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 4), ENDS, st.sampled_from(["", ".w", ".z"])),
@@ -155,6 +161,18 @@ def test_a_slot_is_given_once_while_the_run_grows(tmp_path: Path) -> None:
         write_lines(run / "rollouts.jsonl", [make_rollout("a", attempt=2), make_rollout("c", index=2)])
         ids = [head.id for _, head in (first, *finals)]
     assert len(ids) == len(set(ids))
+
+
+def test_a_line_that_is_finished_while_the_run_is_read_belongs_to_the_next_reading(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [failed("a"), make_rollout("b", index=1)])
+    line = encode(make_rollout("a", attempt=2)) + b"\n"
+    with RunReader(run) as reader, (run / "rollouts.jsonl").open("ab", buffering=0) as file:
+        file.write(line[:50])
+        finals = reader.finals()
+        first = next(finals)
+        file.write(line[50:])
+        assert [head.attempt for _, head in (first, *finals)] == [1, 1]
+    assert [rollout.attempt for rollout in load(run)] == [2, 1]
 
 
 # -- order

@@ -45,30 +45,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--api-key-env", metavar="NAME", help="the variable that holds the key (OPENAI_API_KEY)"
     )
-    group.add_argument("--temperature", type=float)
-    group.add_argument("--top-p", type=float)
-    group.add_argument("--max-tokens", type=int, metavar="N", help="per model call")
+    group.add_argument("--temperature", type=float, metavar="T", help="of sampling (the endpoint's)")
+    group.add_argument("--top-p", type=float, metavar="P", help="of sampling (the endpoint's)")
+    group.add_argument(
+        "--max-tokens", type=int, metavar="N", help="of one reply (the endpoint's; local: 512)"
+    )
     group.add_argument("--seeds", choices=("none", "id", "sample"), help="the seed that is sent (none)")
     group.add_argument(
         "--capture",
         choices=("none", "text", "logprobs", "tokens"),
         help="how much of a reply's tokens is kept (text; tokens for local)",
     )
-    group.add_argument("--call-retries", type=int, metavar="N", help="of one model call (5)")
+    group.add_argument("--call-retries", type=int, metavar="N", help="retries of one model call (5)")
     group.add_argument(
         "--tool-calls",
         choices=("auto", "native", "hermes", "llama", "xml", "react", "fenced"),
         help="how the model writes tool calls (auto: by its name, else native)",
     )
     group = parser.add_argument_group("episode")
-    group.add_argument("--env", help="problem, tool, or module:Class")
-    group.add_argument("--agent", help="chat, or module:Class")
+    group.add_argument("--env", help="problem, tool, chat, or module:Class")
+    group.add_argument("--agent", help="chat, or module:Class or function")
     group.add_argument(
         "--scorer",
         dest="scorers",
         action="append",
         metavar="NAME[=WEIGHT]",
-        help="repeats; or module:function",
+        help="exact, contains, number, choice, regex, math or module:function; repeats",
     )
     group.add_argument(
         "--tool",
@@ -100,17 +102,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="not these tools, allowed or not",
     )
-    group.add_argument("--max-turns", type=int, metavar="N")
-    group.add_argument("--max-episode-tokens", type=int, metavar="N")
-    group.add_argument("--max-tool-calls", type=int, metavar="N")
-    group.add_argument("--call-timeout", type=float, metavar="S")
-    group.add_argument("--tool-timeout", type=float, metavar="S")
-    group.add_argument("--score-timeout", type=float, metavar="S")
-    group.add_argument("--episode-timeout", type=float, metavar="S")
+    group.add_argument("--max-turns", type=int, metavar="N", help="model calls in an episode (50)")
+    group.add_argument("--max-episode-tokens", type=int, metavar="N", help="prompt and replies together")
+    group.add_argument("--max-tool-calls", type=int, metavar="N", help="in an episode")
+    group.add_argument("--call-timeout", type=float, metavar="S", help="seconds for one model call (600)")
+    group.add_argument("--tool-timeout", type=float, metavar="S", help="seconds for one tool call (60)")
+    group.add_argument("--score-timeout", type=float, metavar="S", help="seconds for one grading (60)")
+    group.add_argument("--episode-timeout", type=float, metavar="S", help="seconds for an episode")
     group = parser.add_argument_group("run")
     group.add_argument("-k", "--samples", type=int, metavar="K", help="rollouts a task (1)")
     group.add_argument("--pass", dest="pass_", type=int, metavar="N", help="an epoch or iteration number (0)")
-    group.add_argument("--concurrency", type=int, metavar="N", help="episodes at a time (64)")
+    group.add_argument("--concurrency", type=int, metavar="N", help="episodes at a time (64; local: 16)")
     group.add_argument("--retries", type=int, metavar="N", help="new attempts of a failed rollout (1)")
     group.add_argument("--out", metavar="DIR", help="the run directory (runs/<source>-<model>-<fingerprint>)")
     group.add_argument("--overwrite", action="store_true", help="move the old run aside and begin anew")

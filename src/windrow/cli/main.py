@@ -99,6 +99,7 @@ def _run(arguments: list[str]) -> int:
     if known.command is None:
         parser.print_help()
         return 0
+    unknown = [argument for argument in unknown if argument != "--debug"]  # taken at any place
     if unknown:
         raise UsageError(_unknown_flag(unknown[0], subparsers[known.command]))
     return int(import_module(f"windrow.cli.{known.command}").run(known))

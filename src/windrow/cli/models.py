@@ -13,7 +13,7 @@ HELP = "fetch and list local models"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(parser))
     fetch = actions.add_parser("pull", help="fetch a model into the cache")
-    fetch.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=f"({DEFAULT_MODEL})")
+    fetch.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=f"of the model ({DEFAULT_MODEL})")
     actions.add_parser("list", help="what can be fetched, and what is here")
 
 

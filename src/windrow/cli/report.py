@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windrow.cli.text import mean_text
+from windrow.cli.text import mean_text, shorten
 from windrow.collection import Collection, Summary
 from windrow.stats.metrics import METRICS, AgentEntry
 
@@ -25,6 +25,9 @@ def closing(collection: Collection, summary: Summary, *, stopped: bool) -> str:
     if collection.progress.rewards:
         mean = collection.progress.reward_sum / collection.progress.rewards
         lines[0] += f", mean reward {mean:.3f} over {collection.progress.rewards:,}"
+    for kind, count in collection.progress.failures.items():
+        example = collection.prepared.redactor.text(collection.progress.examples[kind])
+        lines.append(f"{count:,} × {kind}, such as: {shorten(example, 200)}")
     if summary.failed:
         lines.append(f"{summary.failed:,} failed for good: --redo status=failed runs them again")
     if summary.pending:

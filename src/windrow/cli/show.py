@@ -21,7 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run directory")
     parser.add_argument("id", nargs="?", help="a rollout id, or its first characters")
     parser.add_argument("--where", metavar="WHERE", help="such as status=failed,reward<0.5")
-    parser.add_argument("--attempts", choices=("final", "all"), default="final")
+    parser.add_argument(
+        "--attempts",
+        choices=("final", "all"),
+        default="final",
+        help="the one that counts, or every line (final)",
+    )
     parser.add_argument("--json", action="store_true", help="the records themselves, one JSON object a line")
 
 

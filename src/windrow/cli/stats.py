@@ -16,7 +16,7 @@ HELP = "numbers of a run, with their denominators"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run directory")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument(
         "--pass-reward",
         type=float,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from windrow.engine.asking import Asking
-from windrow.engine.cancel import is_cancelled
+from windrow.engine.cancel import is_cancelled, is_ours
 from windrow.engine.freeze import Freezer, number
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
@@ -65,9 +65,9 @@ async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) 
             await _play(EpisodeSession(slot, env, world, recorder, run_tools), world, cast, recorder)
             if recorder.status in ("completed", "truncated"):
                 await _score(world, cast, recorder, env)
-    except (Exception, asyncio.CancelledError) as problem:
+    except BaseException as problem:
         # Whatever an environment or agent raises is a failed attempt, never a failed run.
-        if is_cancelled(problem):
+        if is_ours(problem):
             raise
         owner: Owner = "policy" if recorder.phase == "policy" else "env"
         recorder.fail(error_record(problem, owner=owner, phase=recorder.phase))
@@ -110,7 +110,9 @@ async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None
             except asyncio.CancelledError:
                 recorder.scoring_cut(own=owner == "env")
                 raise
-            except Exception as problem:
+            except BaseException as problem:
+                if is_ours(problem):
+                    raise
                 error = error_record(problem, owner=owner, phase="score")
                 recorder.scoring_failed(msgspec.structs.replace(error, owner=owner))
                 return
@@ -182,13 +184,18 @@ async def _close(env: Env, limit_s: float, recorder: Recorder) -> None:
     """Close, within its time. One that ignores its end is left behind; a cancellation meanwhile comes after it."""
 
     async def close() -> None:
-        await env.close()
+        try:
+            await env.close()
+        except SystemExit as problem:  # it would end the loop
+            raise RuntimeError(f"close() raised {problem!r}") from None
 
     closing = asyncio.ensure_future(close())
     cancelled = await _settled(closing, limit_s)
     if not closing.done():
         closing.cancel()
         cancelled = await _settled(closing, CLOSE_GRACE_S) or cancelled
+    if not closing.done():
+        asyncio._unregister_task(closing)  # the end of the loop would wait for it without end
     if not closing.done() or closing.cancelled() or closing.exception() is not None:
         recorder.metrics["close_failed"] = 1.0
     if cancelled is not None:

@@ -15,6 +15,7 @@ import msgspec
 
 from windrow.records import Call, Json, Message, Origin, Task
 
+MAX_INT_BITS = 8192  # no reader takes an integer of any length; Python itself stops at 4,300 digits
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -41,6 +42,8 @@ class Freezer:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int):
+            if value.bit_length() > MAX_INT_BITS:
+                raise ValueError(f"{what} is an integer of more than {MAX_INT_BITS:,} bits")
             return int(value)
         if isinstance(value, str):
             return self.text(value)

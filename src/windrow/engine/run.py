@@ -43,6 +43,7 @@ class Progress(msgspec.Struct):
     reward_sum: float = 0.0
     tokens: int = 0
     failures: dict[str, int] = {}
+    examples: dict[str, str] = {}  # the first message of each kind of failure
     left: dict[str, int] = {}
     to_grade: int = 0
     graded: int = 0
@@ -65,6 +66,7 @@ class Progress(msgspec.Struct):
         if rollout.error is not None:
             kind = f"{rollout.error.owner}/{rollout.error.kind}"
             self.failures[kind] = self.failures.get(kind, 0) + 1
+            self.examples.setdefault(kind, rollout.error.message)
         if rollout.reward is not None:
             self.rewards += 1
             self.reward_sum += rollout.reward

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from windrow.engine.cancel import is_ours
 from windrow.engine.correction import correction
 from windrow.engine.freeze import copied, copied_messages, copied_task
 from windrow.engine.recorder import Recorder
@@ -252,7 +253,9 @@ class EpisodeSession:
             raise
         except ContextOverflow:
             recorder.end("truncated", "context_overflow")
-        except Exception as problem:
+        except BaseException as problem:
+            if is_ours(problem):
+                raise
             retries = problem.retries if isinstance(problem, InfraError) else 0
             recorder.fail(error_record(problem, owner="policy", phase="policy"))
         sent = request.sampling if request.sampling != recorder.policy.sampling else None

@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from windrow.config import LimitsConfig
-from windrow.engine.cancel import is_cancelled
+from windrow.engine.cancel import is_ours
 from windrow.engine.threads import in_thread
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
@@ -47,8 +47,8 @@ async def _run(
         tool = _permitted(call, offer)
         async with clock:
             content, stop = await _called(tool, _parsed(call))  # its own copy, to do with as it likes
-    except (Exception, asyncio.CancelledError) as problem:  # whatever a tool raises is an answer to the model
-        if is_cancelled(problem):
+    except BaseException as problem:  # whatever a tool raises is an answer to the model
+        if is_ours(problem):
             raise
         error = str(problem) if isinstance(problem, ToolError) else f"{type(problem).__name__}: {problem}"
         if isinstance(problem, TimeoutError) and clock.expired():

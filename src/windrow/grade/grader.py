@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from windrow.engine.cancel import is_ours
 from windrow.engine.episode import within
 from windrow.engine.recorder import shown_episode
 from windrow.engine.world import Scorer
@@ -55,7 +56,9 @@ class Grader:
                 )
             verdict = await within(self._timeout_s, scorer.judge(_episode(rollout)), scorer.name)
             scores, metrics = verdict.scores, verdict.metrics
-        except Exception as problem:  # a scorer's failure is a grading that failed, never a lost run
+        except BaseException as problem:  # a scorer's failure is a grading that failed, never a lost run
+            if is_ours(problem):
+                raise
             error = error_record(problem, owner="scorer", phase="score")
         return Grading(
             unit=rollout.id,

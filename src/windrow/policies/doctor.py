@@ -52,7 +52,9 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
         usage = plain.get("usage") or {}
         findings.append(_said("usage", bool(usage.get("completion_tokens")), "token counts with the reply"))
         logprobs = await _ask(policy, {"max_tokens": 4, "logprobs": True, "top_logprobs": 1})
-        findings.append(_said("logprobs", bool(_choice(logprobs).get("logprobs")), "logprobs of sampled tokens"))
+        findings.append(
+            _said("logprobs", bool(_choice(logprobs).get("logprobs")), "logprobs of sampled tokens")
+        )
         ids = await _ask(policy, {"max_tokens": 4, "return_token_ids": True})
         findings.append(_said("token ids", bool(_choice(ids).get("token_ids")), "ids of sampled tokens"))
         findings.append(await _seeds(policy))

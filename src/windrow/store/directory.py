@@ -125,9 +125,11 @@ class RunDirectory:
         return f"{name}.jsonl" if self._writer is None else f"{name}.{self._writer}.jsonl"
 
     def _open_log(self, name: str) -> Log:
-        log = Log(self.path / name, self.disk)
-        self._logs.append(log)
-        return log
+        for log in self._logs:
+            if log.path.name == name:
+                return log
+        self._logs.append(Log(self.path / name, self.disk))
+        return self._logs[-1]
 
     def _refuse_strangers(self) -> None:
         """A directory that holds something else is not made into a run."""

@@ -6,7 +6,9 @@ Reading needs no lock and changes nothing; it may go on while a run is being col
 from __future__ import annotations
 
 import warnings
+from array import array
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -107,8 +109,8 @@ class RunReader:
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
                         bad.append(BadLine(segment, number, str(problem)))
                     offset += len(line)
-        known = set(self.bad_lines)
-        self.bad_lines += [line for line in bad if line not in known]
+        known = {(line.segment, line.number) for line in self.bad_lines}
+        self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
 
     def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[Place, Head]]:
         return self.lines(_decode_head, sizes=sizes)
@@ -118,17 +120,25 @@ class RunReader:
     ) -> Iterator[tuple[Place, Any]]:
         """The final attempt of every slot, once, in log order. What `decode` gives must have a Head's fields.
 
-        Two passes over the lines that stand there now: only slots with more than one line cost memory.
+        Two passes over the lines that stand there now: only slots with more than one line cost memory, the others
+        eight bytes. A third where two lines claim the same first attempt (writers without a lock).
         """
         if sizes is None:
             sizes = whole_sizes(self.path, segments(self.path))
         several = len(sizes) > 1
         best: dict[str, tuple[bool, int]] = {}
+        firsts = array("q")
         self.attempts = 0
         for _, head in self.heads(sizes):
             self.attempts += 1
             if head.attempt > 1 or head.id in best or several:
                 best[head.id] = max(head.rank, best.get(head.id, (False, 0)))
+            else:
+                firsts.append(hash(head.id))
+        if twice := _repeated(firsts):
+            for _, head in self.heads(sizes):
+                if hash(head.id) in twice:
+                    best[head.id] = max(head.rank, best.get(head.id, (False, 0)))
         for place, line in self.lines(decode, sizes=sizes):
             rank = _rank(line.status, line.attempt)
             if line.id not in best:
@@ -188,6 +198,11 @@ def segments(run: Path, name: str = "rollouts") -> list[str]:
     """The files that make up a log: one, or one a writer."""
     found = {*run.glob(f"{name}.jsonl"), *run.glob(f"{name}.*.jsonl")}
     return sorted(file.name for file in found)
+
+
+def _repeated(values: array[int]) -> set[int]:
+    """The values that stand there more than once."""
+    return {value for value, after in pairwise(sorted(values)) if value == after}
 
 
 def _rank(status: str, attempt: int) -> tuple[bool, int]:

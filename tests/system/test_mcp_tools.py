@@ -27,6 +27,8 @@ from windrow.tools.mcp import McpServer, McpTools
 
 ROOT = str(Path(__file__).parents[2])
 
+pytestmark = pytest.mark.slow
+
 
 def stdio(how: str = "good") -> dict[str, Any]:
     return {"command": [sys.executable, "-m", "tests.toolserver", how], "cwd": ROOT}
