@@ -405,7 +405,12 @@ def _read_files(files: Sequence[str | Path], tree: dict[str, Any], origins: dict
         origins.update(lines)
 
     for file in files:
-        read(Path(file), ())
+        try:
+            read(Path(file), ())
+        except RecursionError:
+            raise UsageError(
+                f"{file}: a YAML anchor (&) holds itself, or the file is nested too deeply"
+            ) from None
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

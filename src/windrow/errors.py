@@ -92,20 +92,23 @@ class StoreError(WindrowError):
     kind = "store"
 
 
+MAX_MESSAGE_CHARS = 8_000  # of what is kept of an exception: some quote a whole document
+
+
 def error_record(error: BaseException, *, owner: Owner, phase: str) -> ErrorRecord:
     """What is kept of `error`; `owner` says whose fault an exception is that is not one of ours."""
     if isinstance(error, WindrowError):
         return ErrorRecord(
             owner=error.owner,
             kind=error.kind,
-            message=str(error),
+            message=_cut(str(error)),
             phase=phase,
             retryable=error.retryable,
             traceback=None,
         )
     if isinstance(error, TimeoutError):
         return ErrorRecord(
-            owner=owner, kind="timeout", message=str(error) or "timed out", phase=phase, retryable=True
+            owner=owner, kind="timeout", message=_cut(str(error)) or "timed out", phase=phase, retryable=True
         )
     lines = traceback.format_exception(error, limit=-8)
     try:
@@ -115,8 +118,16 @@ def error_record(error: BaseException, *, owner: Owner, phase: str) -> ErrorReco
     return ErrorRecord(
         owner=owner,
         kind=type(error).__name__,
-        message=message,
+        message=_cut(message),
         phase=phase,
         retryable=True,
-        traceback="".join(lines),
+        traceback=_cut("".join(lines)),
     )
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of a long text."""
+    if len(text) <= MAX_MESSAGE_CHARS:
+        return text
+    half = MAX_MESSAGE_CHARS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _selected(arguments: argparse.Namespace) -> Iterator[Rollout]:
-    where = parse_where(arguments.where) if arguments.where else None
+    where = parse_where(arguments.where) if arguments.where is not None else None
     found = 0
     for rollout in load(arguments.run, attempts=arguments.attempts):
         if arguments.id is not None and not rollout.id.startswith(arguments.id):

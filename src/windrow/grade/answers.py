@@ -30,6 +30,9 @@ _GOES_ON = r"(?!\s+(?!(?:is|was|and|or|but|because|since|as|seems|must)\b)[a-z])
 _CHOICE = re.compile(rf"(?<![A-Za-z])\(?([B-HJ-Z]|[AI]{_GOES_ON})\)?(?![A-Za-z'’])")
 
 Judged = tuple[bool, bool]
+MAX_READ_CHARS = (
+    200_000  # from the end, where a reply settles on its answer: verdicts are given on the event loop
+)
 
 
 def answers_of(answer: Json) -> list[str]:
@@ -65,6 +68,7 @@ def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
 
 def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
     """The letter that the reply settles on: after "answer is", else the last one that stands alone."""
+    reply = reply[-MAX_READ_CHARS:]
     marked = _CHOICE_MARKED.findall(reply) or _CHOICE.findall(reply)
     if not marked and re.fullmatch(r"\s*\(?([A-Za-z])\)?[.):]?\s*", reply):
         marked = re.findall(r"[A-Za-z]", reply)
@@ -102,6 +106,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def final_number(reply: str) -> Fraction | None:
+    reply = reply[-MAX_READ_CHARS:]
     if "\\" in reply:
         reply = _plain(reply)
     end = len(reply)

@@ -139,39 +139,33 @@ class ChatPolicy(Policy):
             await self._session.close()
 
     async def complete(self, request: Request) -> Completion:
-        assert self._session is not None, "open() comes first"
         prompt = await self._prompt_ids(request) if asks(request.capture, "tokens") else None
-        try:
-            async with self._session.post(
-                self._url, data=_encode(self._body(request)), allow_redirects=False
-            ) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, OSError) as problem:
-            raise InfraError(self._transport(problem), kind="transport") from None
+        response, body = await self._send(self._url, self._body(request))
         if response.status != 200:
             raise self._refusal(response.status, response.headers, body)
         return self._completion(body, response.content_type, request.capture, prompt)
 
+    async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
+        """A raw request to the endpoint: its status and its answer."""
+        response, answer = await self._send(self._url, body)
+        return response.status, answer
+
     async def _ask(self, path: str, body: dict[str, Json]) -> dict[str, Any]:
         """A question to the server beside the completions."""
-        assert self._session is not None, "open() comes first"
-        try:
-            async with self._session.post(
-                self._base_url.removesuffix("/v1") + path, data=_encode(body)
-            ) as response:
-                answer = await response.read()
-        except (aiohttp.ClientError, OSError) as problem:
-            raise InfraError(self._transport(problem), kind="transport") from None
+        response, answer = await self._send(self._base_url.removesuffix("/v1") + path, body)
         if response.status != 200:
             raise self._refusal(response.status, response.headers, answer)
         decoded: dict[str, Any] = msgspec.json.decode(answer)
         return decoded
 
-    async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
-        """A raw request to the endpoint: its status and its answer."""
+    async def _send(self, url: str, body: dict[str, Json]) -> tuple[aiohttp.ClientResponse, bytes]:
+        """One request, whatever the answer; InfraError where none came."""
         assert self._session is not None, "open() comes first"
-        async with self._session.post(self._url, data=_encode(body), allow_redirects=False) as response:
-            return response.status, await response.read()
+        try:
+            async with self._session.post(url, data=_encode(body), allow_redirects=False) as response:
+                return response, await response.read()
+        except (aiohttp.ClientError, OSError) as problem:
+            raise InfraError(self._transport(problem), kind="transport") from None
 
     def _body(self, request: Request) -> dict[str, Json]:
         body: dict[str, Json] = {"model": self.model, "messages": [wire_message(m) for m in request.messages]}

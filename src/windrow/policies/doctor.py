@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import aiohttp
 import msgspec
 
-from windrow.errors import EndpointError
+from windrow.errors import EndpointError, InfraError
 from windrow.policies.chat import ChatPolicy
 from windrow.records import Json
 
@@ -77,8 +76,8 @@ async def _ask(policy: ChatPolicy, options: dict[str, Json]) -> dict[str, Any] |
     body = {"model": policy.model, "messages": [{"role": "user", "content": "What is 2 + 3?"}], **options}
     try:
         status, reply = await policy.post(body)
-    except (aiohttp.ClientError, OSError) as problem:
-        return str(problem) or type(problem).__name__
+    except InfraError as problem:
+        return str(problem)
     if status != 200:
         return f"status {status}"
     try:

@@ -15,7 +15,16 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from windrow.errors import StoreError, UsageError
-from windrow.records import AttemptId, Grading, Rollout, Task, decode_grading, decode_rollout, is_done
+from windrow.records import (
+    SCHEMA_VERSION,
+    AttemptId,
+    Grading,
+    Rollout,
+    Task,
+    decode_grading,
+    decode_rollout,
+    is_done,
+)
 from windrow.store.directory import TASKS, Manifest, read_manifest, whole_sizes
 from windrow.store.fold import expected_scorers, fold
 from windrow.store.taskfile import read_task, read_tasks
@@ -68,7 +77,19 @@ class BadLine(msgspec.Struct, frozen=True):
     problem: str
 
 
+class _Version(msgspec.Struct):
+    v: int = SCHEMA_VERSION
+
+
 _decode_head = msgspec.json.Decoder(Head).decode
+_decode_version = msgspec.json.Decoder(_Version).decode
+_OWN_VERSION = b'{"v":%d,' % SCHEMA_VERSION  # how every line begins that this version writes
+
+
+def _check_version(line: bytes) -> None:
+    found = _decode_version(line).v
+    if found > SCHEMA_VERSION:
+        raise msgspec.ValidationError(f"written by a newer windrow (schema {found}): upgrade to read it")
 
 
 class RunReader:
@@ -103,6 +124,8 @@ class RunReader:
                     if not line.endswith(b"\n") or (end is not None and offset >= end):
                         break
                     try:
+                        if not line.startswith(_OWN_VERSION):
+                            _check_version(line)
                         if not line.isascii():
                             line.decode()  # a partial decode does not look at the text it skips
                         yield Place(segment, offset), decode(line)
