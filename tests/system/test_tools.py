@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +97,21 @@ def test_a_server_that_cannot_be_started_stops_the_command_and_says_why(
     assert "does not start" in done.err
     assert "no licence" in done.err
     assert made.lines() == []
+
+
+def test_the_embedded_model_reads_files_through_an_mcp_server_from_the_package_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull(find_model(DEFAULT_MODEL))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    shutil.copytree(ROOT / "examples" / "files", tmp_path, dirs_exist_ok=True)
+    project = Project(tmp_path)
+    done = project.windrow("collect", "--config", "files.yaml", "--concurrency", "1", "--out", "run")
+    assert done.code == 0, done.err
+    rollouts = project.rollouts()
+    assert {tool["name"] for rollout in rollouts for tool in rollout.tools} == {"read_file"}
+    calls = [call for rollout in rollouts for turn in rollout.turns for call in turn.tool_calls]
+    assert any(call.name == "read_file" and not call.failed for call in calls)
 
 
 def test_the_calculator_runs_on_the_embedded_model_and_it_calls(tmp_path: Path) -> None:
