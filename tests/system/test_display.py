@@ -98,7 +98,8 @@ def test_the_region_fits_the_terminal_and_ends_with_the_right_numbers(
     terminal = on_terminal(columns=columns, stdin=subprocess.DEVNULL)
     # tasks 0 to 11 are settled, one of them as failed twice, and what is next is held back
     terminal.until(lambda: holding(terminal.shown, "24/40"), "the first tasks were done")
-    terminal.until_shown("4 running")
+    for text in ("4 running", "4 failed:", "chat 16"):  # a frame is written row by row
+        terminal.until_shown(text)
     for text in (" 60%  24/40", "tok/s", "reward 0.545 (n 22)", "to go", "4 failed:", "infra/http_503 4"):
         assert holding(terminal.written, text), f"no {text!r} in {terminal.written}"
     assert holding(terminal.written, "left:  chat 16")
