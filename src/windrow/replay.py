@@ -18,7 +18,6 @@ from windrow.config import (
     EnvConfig,
     LoadedConfig,
     RunConfig,
-    Sampling,
     ScorerConfig,
     TasksConfig,
 )
@@ -27,6 +26,7 @@ from windrow.engine.episode import attempt
 from windrow.envs import find_env
 from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request
+from windrow.policies.base import ANY_SAMPLING
 from windrow.prepare import Parts, Prepared, prepare
 from windrow.records import Json, Message, Rollout, Turn
 from windrow.store.directory import Fingerprint
@@ -94,7 +94,7 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
 
 class RecordedPolicy(Policy):
     name = "recorded"
-    accepts = frozenset(Sampling.__struct_fields__) | {"seed"}
+    accepts = ANY_SAMPLING
 
     def __init__(self, rollout: Rollout) -> None:
         self.model = rollout.policy.model

@@ -7,6 +7,7 @@ import sys
 
 from windrow.config import load_config
 from windrow.policies import Policy
+from windrow.policies.base import ANY_SAMPLING
 from windrow.prepare import Parts, prepare
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
@@ -28,11 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class _AnyPolicy(Policy):
     """Stands for a policy that is not known yet: it takes whatever a row asks for."""
 
-    @property
-    def accepts(self) -> frozenset[str]:  # type: ignore[override]
-        from windrow.config import Sampling
-
-        return frozenset(Sampling.__struct_fields__)
+    accepts = ANY_SAMPLING
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ class Problem(Env):
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
         if settings:
-            raise ValueError(f"'problem' has no setting {next(iter(settings))!r}")
+            raise ValueError(f"{cls.name!r} has no setting {next(iter(settings))!r}")
 
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from windrow.config import Sampling
 from windrow.errors import InfraError, PolicyError
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
+ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
 MAX_BACKOFF_S = 60.0
 MAX_RETRY_AFTER_S = 600.0
 

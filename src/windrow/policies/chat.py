@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from windrow.config import PolicyConfig, Sampling, expand
+from windrow.config import PolicyConfig, expand
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, UsageError, WindrowError
-from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.base import ANY_SAMPLING, Completion, Policy, Request
 from windrow.policies.capturing import LEVELS, asks, packed
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 from windrow.secrets import Redactor, api_key
@@ -98,7 +98,7 @@ _decode_models = msgspec.json.Decoder(_Models).decode
 
 class ChatPolicy(Policy):
     name = "chat"
-    accepts = frozenset(Sampling.__struct_fields__) | {"seed"}
+    accepts = ANY_SAMPLING
     captures: frozenset[Capture] = frozenset(LEVELS)
 
     def __init__(

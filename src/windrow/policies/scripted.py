@@ -21,11 +21,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from windrow.config import Sampling
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.identity import fingerprint, seed_of
 from windrow.naming import resolve
-from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.base import ANY_SAMPLING, Completion, Policy, Request
 from windrow.records import Json, Usage
 
 _GROUP = re.compile(r"\{(\d+)\}")
@@ -98,7 +97,7 @@ class CallablePolicy(Policy):
     """Answers with what a function returns for the request: a string or a Completion, awaited if need be."""
 
     name = "scripted"
-    accepts = frozenset(Sampling.__struct_fields__) | {"seed"}
+    accepts = ANY_SAMPLING
 
     def __init__(self, function: Callable[[Request], Any], *, name: str) -> None:
         self.model = name
