@@ -1,0 +1,51 @@
+"""One typed run configuration: YAML files first, then flags and `--set a.b=c`, each value with where it came from.
+
+Nothing is ignored: an unknown key, a wrong type or a value out of range is an error that names the key, the file and
+line (or the flag), and the nearest right name. `${VAR}` stands for an environment variable; it is expanded when the
+value is used and never written to a file.
+"""
+
+from __future__ import annotations
+
+from windrow.config.explain import nearest
+from windrow.config.load import LoadedConfig, load_config
+from windrow.config.options import OPTIONS, parse_maps, parse_mcp, parse_scorer, parse_tool
+from windrow.config.sections import (
+    AgentConfig,
+    EnvConfig,
+    LimitsConfig,
+    LocalConfig,
+    McpConfig,
+    PolicyConfig,
+    RunConfig,
+    Sampling,
+    ScorerConfig,
+    TasksConfig,
+    ToolConfig,
+    as_tree,
+)
+from windrow.config.variables import expand
+
+__all__ = [
+    "RunConfig",
+    "TasksConfig",
+    "PolicyConfig",
+    "Sampling",
+    "LocalConfig",
+    "EnvConfig",
+    "AgentConfig",
+    "ScorerConfig",
+    "McpConfig",
+    "ToolConfig",
+    "LimitsConfig",
+    "LoadedConfig",
+    "OPTIONS",
+    "load_config",
+    "as_tree",
+    "expand",
+    "nearest",
+    "parse_scorer",
+    "parse_tool",
+    "parse_mcp",
+    "parse_maps",
+]

@@ -1,0 +1,84 @@
+"""A complaint about a configuration in our words: the key, where it was set, and the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import msgspec
+
+from windrow.config.sections import (
+    AgentConfig,
+    EnvConfig,
+    LimitsConfig,
+    LocalConfig,
+    McpConfig,
+    PolicyConfig,
+    RunConfig,
+    Sampling,
+    ScorerConfig,
+    TasksConfig,
+    ToolConfig,
+)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where no name is near."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def explain(problem: str, tree: dict[str, Any], origins: dict[str, str]) -> str:
+    """msgspec's complaint in our words, with the place the value came from."""
+    match = re.fullmatch(r"(.*?)(?: - at (`key` in )?`\$\.?(.*)`)?", problem, re.S)
+    assert match is not None
+    text, in_key, section = match.group(1), match.group(2), (match.group(3) or "").replace("[...]", "")
+    if in_key:
+        text = "keys must be text; put quotes around them"
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
+    if unknown:
+        key = f"{section}.{unknown.group(1)}" if section else unknown.group(1)
+        names = [field.encode_name for field in msgspec.structs.fields(_section_type(section))]
+        where = origin_of(key, origins)
+        return f"{where}unknown key {key!r}{nearest(unknown.group(1), names)} (known: {', '.join(names)})"
+    if text.startswith("Invalid enum value"):
+        text += f" (known: {', '.join(_choices(section))})"
+    return f"{origin_of(section, origins)}{section or 'configuration'}: {text[:1].lower()}{text[1:]}"
+
+
+def _section_type(section: str) -> type[msgspec.Struct]:
+    """The struct that stands at a dotted place of RunConfig."""
+    types: dict[str, type[msgspec.Struct]] = {
+        "": RunConfig,
+        "tasks": TasksConfig,
+        "policy": PolicyConfig,
+        "policy.sampling": Sampling,
+        "policy.local": LocalConfig,
+        "env": EnvConfig,
+        "agent": AgentConfig,
+        "limits": LimitsConfig,
+        "tools": ToolConfig,
+        "tools.mcp": McpConfig,
+    }
+    return types.get(re.sub(r"\[\d+\]", "", section), ScorerConfig)
+
+
+def _choices(key: str) -> tuple[str, ...]:
+    """The values that a key of a few fixed ones may have."""
+    section, _, name = key.rpartition(".")
+    fields = {field.encode_name: field for field in msgspec.structs.fields(_section_type(section))}
+    return get_args(fields[name].type)
+
+
+def origin_of(key: str, origins: dict[str, str]) -> str:
+    """Where `key`, something in it, or the nearest thing around it was set, as a prefix for a message."""
+    inside = [origin for place, origin in origins.items() if place.startswith((f"{key}.", f"{key}["))]
+    if key not in origins and inside:
+        return f"{inside[-1]}: "
+    while key:
+        if key in origins:
+            return f"{origins[key]}: "
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return ""

@@ -1,0 +1,193 @@
+"""From files, options and assignments to one checked configuration, each value with where it came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windrow.config.explain import explain, nearest, origin_of
+from windrow.config.options import OPTIONS, flag, shaped
+from windrow.config.sections import RunConfig
+from windrow.errors import UsageError
+
+
+class LoadedConfig(msgspec.Struct, frozen=True):
+    """A configuration and, for each dotted key that was set, where: `run.yaml:12` or a flag."""
+
+    run: RunConfig
+    origins: dict[str, str]
+
+    @property
+    def forced_sampling(self) -> set[str]:
+        """Sampling that a flag or keyword set, which a row's own sampling does not override."""
+        prefix = "policy.sampling."
+        return {
+            key.removeprefix(prefix).partition(".")[0]
+            for key, origin in self.origins.items()
+            if key.startswith(prefix) and not _is_file(origin)
+        }
+
+
+def load_config(
+    files: Sequence[str | Path] = (),
+    options: Mapping[str, Any] | None = None,
+    sets: Iterable[str] = (),
+) -> LoadedConfig:
+    """Files in order, later wins; then options (flags, keywords), then `--set` assignments."""
+    tree: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    _read_files(files, tree, origins)
+    for name, value in (options or {}).items():
+        if name not in OPTIONS:
+            raise UsageError(f"unknown option {name!r}{nearest(name, OPTIONS)}")
+        if value is not None:
+            _assign(tree, OPTIONS[name], shaped(OPTIONS[name], value), flag(name), origins)
+    for assignment in sets:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {assignment!r}: expected KEY=VALUE, such as --set limits.max_turns=5")
+        value = shaped(key.strip(), _parse_scalar(text, assignment))
+        _assign(tree, key.strip(), value, f"--set {key.strip()}", origins)
+    for key, value in _leaves("", tree):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{origin_of(key, origins)}{key}: expected a finite number, found {value}")
+    try:
+        return LoadedConfig(msgspec.convert(tree, RunConfig), origins)
+    except msgspec.ValidationError as problem:
+        raise UsageError(explain(str(problem), tree, origins)) from None
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every plain value under `key`, with its place as `explain` spells it."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _leaves(f"{key}.{name}".removeprefix("."), item)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _leaves(f"{key}[{number}]", item)
+    else:
+        yield key, value
+
+
+def _is_file(origin: str) -> bool:
+    return not origin.startswith("--")
+
+
+def _assign(tree: dict[str, Any], key: str, value: Any, origin: str, origins: dict[str, str]) -> None:
+    *parents, last = key.split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise UsageError(f"{origin}: {parent} is not a section, so {key} cannot be set in it")
+        node = child
+    before = node.get(last)
+    if not (isinstance(value, dict) and isinstance(before, dict)):
+        node[last] = value
+    elif key == "tasks.map" or before.get("name") == value.get("name"):
+        node[last] = {**before, **value}
+    else:
+        node[last] = value
+    origins.update(dict.fromkeys(_places(key, value), origin))
+
+
+def _places(key: str, value: Any) -> Iterator[str]:
+    """The dotted keys that are set when `key` is given `value`."""
+    yield key
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _places(f"{key}.{name}", item)
+
+
+def _merge(tree: dict[str, Any], data: dict[str, Any], *, top: bool = True) -> None:
+    """Lay one file's mapping over another's; a section that names another env or agent takes its whole place."""
+    for key, value in data.items():
+        value = shaped(key, value) if top else value
+        before = tree.get(key)
+        if not (isinstance(value, dict) and isinstance(before, dict)):
+            tree[key] = value
+        elif not top or value.get("name") in (None, before.get("name")):
+            _merge(before, value, top=False)
+        else:
+            tree[key] = value
+
+
+def _read_files(files: Sequence[str | Path], tree: dict[str, Any], origins: dict[str, str]) -> None:
+    """Merge files into `tree`, later ones over earlier ones, each after the files that it extends."""
+
+    def read(path: Path, within: tuple[Path, ...]) -> None:
+        if path.resolve() in within:
+            raise UsageError(f"{path}: 'extends' goes round in a circle")
+        data, lines = _read_yaml(path)
+        bases = data.pop("extends", None) or []
+        bases = [bases] if isinstance(bases, str) else bases
+        if not (isinstance(bases, list) and all(isinstance(base, str) for base in bases)):
+            raise UsageError(f"{lines['extends']}: extends: expected a file or a list of files")
+        lines.pop("extends", None)
+        for base in bases:
+            read(path.parent / base, (*within, path.resolve()))
+        _merge(tree, data)
+        origins.update(lines)
+
+    for file in files:
+        try:
+            read(Path(file), ())
+        except RecursionError:
+            raise UsageError(
+                f"{file}: a YAML anchor (&) holds itself, or the file is nested too deeply"
+            ) from None
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The file's mapping, and for each dotted key in it `file:line`."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"cannot read the configuration {path}: {_reason(problem)}") from None
+    except yaml.YAMLError as problem:
+        raise UsageError(f"{path} is not valid YAML: {problem}") from None
+    if data is None:
+        return {}, {}
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: expected a mapping of settings, found {type(data).__name__}")
+    lines: dict[str, str] = {}
+
+    def visit(node: Any, prefix: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                dotted = f"{prefix}.{key.value}".removeprefix(".")
+                line = f"{path}:{key.start_mark.line + 1}"
+                if dotted in lines:
+                    raise UsageError(f"{line}: {dotted} is set twice, first at {lines[dotted]}")
+                lines[dotted] = line
+                visit(value, dotted)
+        elif isinstance(node, yaml.SequenceNode):
+            for number, item in enumerate(node.value):
+                lines[f"{prefix}[{number}]"] = f"{path}:{item.start_mark.line + 1}"
+                visit(item, f"{prefix}[{number}]")
+
+    visit(node, "")
+    return data, lines
+
+
+def _parse_scalar(text: str, assignment: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UsageError(f"--set {assignment!r}: the value is not valid YAML") from None
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, OSError):
+        return problem.strerror or str(problem)
+    return "it is not UTF-8 text"

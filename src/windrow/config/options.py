@@ -1,0 +1,112 @@
+"""The options that are flags of the command and keywords of the library, and their short spellings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from windrow.errors import UsageError
+
+# Every option that is a flag of the command and a keyword of the library, and the place it sets.
+OPTIONS: dict[str, str] = {
+    "tasks": "tasks.path",
+    "source": "tasks.source",
+    "split": "tasks.split",
+    "limit": "tasks.limit",
+    "shuffle": "tasks.shuffle",
+    "skip_invalid": "tasks.skip_invalid",
+    "map": "tasks.map",
+    "model": "policy.model",
+    "base_url": "policy.base_url",
+    "api_key_env": "policy.api_key_env",
+    "temperature": "policy.sampling.temperature",
+    "top_p": "policy.sampling.top_p",
+    "max_tokens": "policy.sampling.max_tokens",
+    "call_retries": "policy.call_retries",
+    "tool_calls": "policy.tool_calls",
+    "env": "env",
+    "agent": "agent",
+    "prompt": "prompt",
+    "scorers": "scorers",
+    "tools": "tools",
+    "allow_tools": "allow_tools",
+    "deny_tools": "deny_tools",
+    "samples": "samples",
+    "pass_": "pass",
+    "seeds": "seeds",
+    "capture": "capture",
+    "max_turns": "limits.max_turns",
+    "max_episode_tokens": "limits.max_episode_tokens",
+    "max_tool_calls": "limits.max_tool_calls",
+    "call_timeout": "limits.call_timeout_s",
+    "tool_timeout": "limits.tool_timeout_s",
+    "score_timeout": "limits.score_timeout_s",
+    "episode_timeout": "limits.episode_timeout_s",
+    "concurrency": "concurrency",
+    "retries": "retries",
+    "out": "out",
+    "lock": "lock",
+}
+
+_LISTS = ("scorers", "tools", "allow_tools", "deny_tools")  # a flag adds one of them, and is spelled so
+
+
+def flag(option: str) -> str:
+    """An option as the command spells it."""
+    return "--" + (option[:-1] if option in _LISTS else option.rstrip("_")).replace("_", "-")
+
+
+def parse_scorer(text: str) -> dict[str, Any]:
+    """`NAME` or `NAME=WEIGHT`, as the flag has it."""
+    name, equals, weight = text.rpartition("=")
+    if not equals:
+        return {"name": text}
+    try:
+        return {"name": name, "weight": float(weight)}
+    except ValueError:
+        raise UsageError(f"--scorer {text!r}: the weight after '=' must be a number") from None
+
+
+def parse_tool(text: str) -> dict[str, Any]:
+    """`module:function`, as the flag has it."""
+    return {"function": text}
+
+
+def parse_mcp(text: str) -> dict[str, Any]:
+    """`COMMAND` or `URL`, as the flag has it."""
+    if re.match(r"https?://", text):
+        return {"mcp": {"url": text}}
+    try:
+        return {"mcp": {"command": shlex.split(text)}}
+    except ValueError as problem:
+        raise UsageError(f"--mcp {text!r}: not a command: {problem}") from None
+
+
+def parse_maps(texts: Sequence[str]) -> dict[str, str]:
+    """`FIELD=SOURCE[|filter…]`, as the flag has it."""
+    maps: dict[str, str] = {}
+    for text in texts:
+        field, equals, source = str(text).partition("=")
+        if not equals or not field.strip():
+            raise UsageError(f"--map {text!r}: expected FIELD=SOURCE, such as --map prompt=question")
+        if field.strip() in maps:
+            raise UsageError(f"--map {text!r}: {field.strip()!r} is mapped twice")
+        maps[field.strip()] = source
+    return maps
+
+
+def shaped(key: str, value: Any) -> Any:
+    """The short spellings: a name for an env, a path for the tasks, lists of texts for the scorers and the map."""
+    if key in ("env", "agent") and isinstance(value, str):
+        return {"name": value}
+    if key == "tasks" and isinstance(value, str):
+        return {"path": value}
+    if key == "scorers" and isinstance(value, list | tuple):
+        return [parse_scorer(item) if isinstance(item, str) else item for item in value]
+    if key == "tools" and isinstance(value, list | tuple):
+        return [parse_tool(item) if isinstance(item, str) else item for item in value]
+    if key == "tasks.map" and isinstance(value, list | tuple):
+        return parse_maps(value)
+    return value

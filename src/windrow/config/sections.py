@@ -1,0 +1,145 @@
+"""The sections of a run's configuration: each key, its type and its default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from windrow.records import Capture, Json
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class TasksConfig(_Section, frozen=True):
+    path: str | None = None
+    source: str | None = None
+    split: str | None = None
+    limit: Positive | None = None
+    shuffle: int | None = None
+    skip_invalid: bool = False
+    map: dict[str, str] = {}
+
+
+class Sampling(_Section, frozen=True, omit_defaults=True):
+    """What may be asked of a model. A policy refuses what it cannot honour; `extra` goes into the request as it is."""
+
+    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: int | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    max_tokens: Positive | None = None
+    stop: str | list[str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    reasoning_effort: str | None = None
+    extra: dict[str, Json] | None = None
+
+
+class LocalConfig(_Section, frozen=True):
+    """How llama.cpp runs in this process: `parallel` episodes share the threads, each with its own context."""
+
+    threads: Positive | None = None
+    context_tokens: Positive = 4096
+    parallel: Positive = 8
+
+
+class PolicyConfig(_Section, frozen=True):
+    model: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    sampling: Sampling = Sampling()
+    call_retries: NotNegative = 5
+    backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 0.5
+    probe: bool = True
+    probe_timeout_s: Seconds = 20.0
+    tool_calls: Literal["auto", "native", "hermes", "llama", "xml", "react", "fenced"] = "auto"
+    local: LocalConfig = LocalConfig()
+
+
+class EnvConfig(_Section, frozen=True):
+    """An environment: its name (built in, `module:name`, or an entry point) and its settings."""
+
+    name: str = "problem"
+    settings: dict[str, Json] = {}
+
+
+class AgentConfig(_Section, frozen=True):
+    name: str = "chat"
+    settings: dict[str, Json] = {}
+
+
+class ScorerConfig(_Section, frozen=True):
+    name: str
+    weight: float = 1.0
+    settings: dict[str, Json] = {}
+
+
+class McpConfig(_Section, frozen=True):
+    """An MCP server: a command that is started, or the URL of a streamable HTTP endpoint."""
+
+    command: list[str] = []
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+
+
+class ToolConfig(_Section, frozen=True):
+    """Where tools come from: a function, `module:name`, or an MCP server, with a session an episode or a shared one.
+
+    `name` stands for the server in the behaviour fingerprint, in place of its command or URL.
+    """
+
+    function: str | None = None
+    mcp: McpConfig | None = None
+    name: str | None = None
+    session: Literal["episode", "shared"] = "episode"
+    start_timeout_s: Seconds = 60.0
+
+
+class LimitsConfig(_Section, frozen=True):
+    max_turns: Positive = 50
+    max_episode_tokens: Positive | None = None
+    max_tool_calls: NotNegative | None = None
+    max_parse_errors: NotNegative = 2  # in a row, each told to the model; the next one ends the episode
+    max_tool_result_chars: Positive = 65_536
+    call_timeout_s: Seconds = 600.0
+    tool_timeout_s: Seconds = 60.0
+    score_timeout_s: Seconds = 60.0
+    episode_timeout_s: Seconds | None = None
+    close_timeout_s: Seconds = 10.0
+
+
+class RunConfig(_Section, frozen=True):
+    tasks: TasksConfig = TasksConfig()
+    policy: PolicyConfig = PolicyConfig()
+    env: EnvConfig = EnvConfig()
+    agent: AgentConfig = AgentConfig()
+    prompt: str | None = None
+    scorers: list[ScorerConfig] | None = None
+    tools: list[ToolConfig] = []
+    allow_tools: list[str] = []
+    deny_tools: list[str] = []
+    samples: Positive = 1
+    pass_: NotNegative = msgspec.field(default=0, name="pass")
+    seeds: Literal["none", "id", "sample"] = "none"
+    capture: Capture | None = None  # None: what the env or the policy says
+    limits: LimitsConfig = LimitsConfig()
+    concurrency: Positive | None = None  # None: what the policy bears, else 64
+    retries: NotNegative = 1
+    out: str | None = None
+    lock: bool = True
+
+
+def as_tree(config: msgspec.Struct) -> dict[str, Any]:
+    """The configuration as plain values, `${VAR}` unexpanded: what run.json keeps."""
+    tree: dict[str, Any] = msgspec.to_builtins(config)
+    return tree
