@@ -10,7 +10,7 @@ import json
 import re
 import time
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -26,10 +26,16 @@ from windrow.secrets import Redactor, api_key
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 TRANSIENT_STATUSES = frozenset({408, 409, 429})
 SHOWN_CHARS = 300
+MAX_REPLY_BYTES = 64 << 20  # 128k tokens with their logprobs are half of it
 _OVERFLOW = re.compile(
     r"context_length_exceeded|context length|context window|context size|prompt is too long|too many tokens",
     re.I,
 )
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # as wide as a record keeps them
+Logprob = Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]
 
 
 class _Function(msgspec.Struct):
@@ -51,8 +57,8 @@ class _Message(msgspec.Struct):
 
 
 class _Logprob(msgspec.Struct):
-    logprob: float
-    id: int | None = None
+    logprob: Logprob
+    id: TokenId | None = None
 
 
 class _Logprobs(msgspec.Struct):
@@ -63,16 +69,16 @@ class Choice(msgspec.Struct):
     message: _Message
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
     prompt_tokens_details: _Details | None = None
 
 
@@ -80,7 +86,7 @@ class Reply(msgspec.Struct):
     choices: list[Choice]
     usage: _Usage | None = None
     model: str | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[TokenId] | None = None
 
 
 class _Model(msgspec.Struct):
@@ -163,9 +169,29 @@ class ChatPolicy(Policy):
         assert self._session is not None, "open() comes first"
         try:
             async with self._session.post(url, data=_encode(body), allow_redirects=False) as response:
-                return response, await response.read()
+                return response, await self._whole(response)
         except (aiohttp.ClientError, OSError) as problem:
             raise InfraError(self._transport(problem), kind="transport") from None
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body as it was before it was packed; one that is too long is not read to its end."""
+        length, packed = response.content_length, "Content-Encoding" in response.headers
+        if length is not None and length <= MAX_REPLY_BYTES and not packed:
+            return await response.read()
+        body = bytearray()
+        if length is None or length <= MAX_REPLY_BYTES:
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > MAX_REPLY_BYTES:
+                    break
+            else:
+                return bytes(body)
+        response.close()
+        raise PolicyError(
+            f"{self._url} answered with more than {MAX_REPLY_BYTES >> 20} MiB, not a chat completion",
+            kind="bad_reply",
+            retryable=True,
+        )
 
     def _body(self, request: Request) -> dict[str, Json]:
         body: dict[str, Json] = {"model": self.model, "messages": [wire_message(m) for m in request.messages]}
@@ -248,7 +274,7 @@ class ChatPolicy(Policy):
         if status == 200:
             try:
                 models = [model.id for model in _decode_models(body).data]
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 if body.lstrip()[:1] == b"<":
                     raise EndpointError(
                         f"{self._base_url}/models answered HTML, not JSON. Is the base URL right? It usually "
@@ -281,12 +307,16 @@ class ChatPolicy(Policy):
             async with self._session.request(
                 method, url, data=data, timeout=limit, allow_redirects=False
             ) as response:
-                status, body = response.status, await response.read()
+                status, body = response.status, await self._whole(response)
         except TimeoutError:
             raise EndpointError(
                 f"{url} did not answer within {self._probe_timeout_s:g} s. Is the model still loading? "
                 f"--set policy.probe_timeout_s=… waits longer"
             ) from None
+        except PolicyError as problem:
+            raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
+        except aiohttp.ClientConnectorCertificateError as problem:
+            raise EndpointError(f"cannot trust {self._base_url}: {self._transport(problem)}") from None
         except (aiohttp.ClientError, OSError) as problem:
             raise EndpointError(
                 f"cannot reach {self._base_url}: {self._transport(problem)}. Is the server running?"
@@ -310,6 +340,11 @@ class ChatPolicy(Policy):
         return text[:SHOWN_CHARS] + ("…" if len(text) > SHOWN_CHARS else "") or "(an empty body)"
 
     def _transport(self, problem: Exception) -> str:
+        if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+            return (
+                f"its certificate is refused ({problem.certificate_error}). Where it is your own, "
+                f"SSL_CERT_FILE=FILE names the certificate to trust"
+            )
         return self._redactor.text(str(problem) or type(problem).__name__)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.errors import EndpointError, InfraError
+from windrow.errors import EndpointError, InfraError, PolicyError
 from windrow.policies.chat import ChatPolicy
 from windrow.records import Json
 
@@ -48,7 +48,7 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
         findings = [
             Finding("endpoint", True, f"{policy.model} answers in {time.monotonic() - started:.2f} s")
         ]
-        usage = plain.get("usage") or {}
+        usage = _object(plain.get("usage"))
         findings.append(_said("usage", bool(usage.get("completion_tokens")), "token counts with the reply"))
         logprobs = await _ask(policy, {"max_tokens": 4, "logprobs": True, "top_logprobs": 1})
         findings.append(
@@ -58,7 +58,7 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
         findings.append(_said("token ids", bool(_choice(ids).get("token_ids")), "ids of sampled tokens"))
         findings.append(await _seeds(policy))
         tools = await _ask(policy, {"max_tokens": 64, "tools": [TOOL], "tool_choice": "required"})
-        calls = (_choice(tools).get("message") or {}).get("tool_calls")
+        calls = _object(_choice(tools).get("message")).get("tool_calls")
         findings.append(_said("tools", bool(calls), "native tool calls"))
         return findings
     finally:
@@ -67,8 +67,8 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
 
 async def _seeds(policy: ChatPolicy) -> Finding:
     ask: dict[str, Json] = {"max_tokens": 12, "temperature": 1.0, "seed": 7}
-    texts = {((_choice(await _ask(policy, ask)).get("message")) or {}).get("content") for _ in range(2)}
-    return _said("seeds", len(texts) == 1, "same reply for the same seed")
+    first, again = [_object(_choice(await _ask(policy, ask)).get("message")).get("content") for _ in range(2)]
+    return _said("seeds", first == again, "same reply for the same seed")
 
 
 async def _ask(policy: ChatPolicy, options: dict[str, Json]) -> dict[str, Any] | str:
@@ -76,20 +76,25 @@ async def _ask(policy: ChatPolicy, options: dict[str, Json]) -> dict[str, Any] |
     body = {"model": policy.model, "messages": [{"role": "user", "content": "What is 2 + 3?"}], **options}
     try:
         status, reply = await policy.post(body)
-    except InfraError as problem:
+    except (InfraError, PolicyError) as problem:
         return str(problem)
     if status != 200:
         return f"status {status}"
     try:
         decoded: dict[str, Any] = msgspec.json.decode(reply, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "the reply is not JSON"
     return decoded
 
 
 def _choice(reply: dict[str, Any] | str) -> dict[str, Any]:
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    return choices[0] if choices else {}
+    choices = _object(reply).get("choices")
+    return _object(choices[0]) if isinstance(choices, list) and choices else {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """What a server sent in the place of an object, or an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def _said(name: str, found: bool, what: str) -> Finding:
