@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections import Counter
@@ -63,6 +64,7 @@ class ModelServer:
         api_key: str | None = None,
         latency_s: float = 0.0,
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.reply: Reply = (lambda body, n: reply) if isinstance(reply, str) else reply
         self.models = list(models)
@@ -74,6 +76,7 @@ class ModelServer:
         self.in_flight = 0
         self.peak_in_flight = 0
         self.port = port
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._problem: BaseException | None = None
@@ -87,7 +90,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}/v1"
 
     @property
     def completions(self) -> int:
@@ -125,7 +128,7 @@ class ModelServer:
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0, access_log=None)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", self.port, backlog=1024)
+            site = web.TCPSite(runner, "127.0.0.1", self.port, backlog=1024, ssl_context=self._tls)
             await site.start()
             self.port = runner.addresses[0][1]
             self._ready.set()

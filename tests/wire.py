@@ -3,15 +3,18 @@
     async with wire(lambda request: http(200, b"<html>")) as server:
         ... server.url ...
 
-It runs on the test's own event loop; the sockets are real.
+It runs on the test's own event loop; the sockets are real. `wired` is the same on a thread of its own, for commands.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 
@@ -25,14 +28,17 @@ class WireRequest(NamedTuple):
         return json.loads(self.body)
 
 
-# What to send before the connection is closed; None keeps it open and silent.
-Handler = Callable[[WireRequest], bytes | None]
+# What is done with an open connection before it is closed.
+Deed = Callable[[asyncio.StreamWriter], Awaitable[None]]
+# What to send before the connection is closed, or what to do; None keeps it open and silent.
+Handler = Callable[[WireRequest], "bytes | Deed | None"]
 
 
 class WireServer:
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/v1"
         self.requests: list[WireRequest] = []
+        self.connections = 0
 
     def count(self, ending: str) -> int:
         """How many requests came for a path with this ending."""
@@ -60,32 +66,64 @@ def completion(content: str | None, **message: Any) -> dict[str, Any]:
     return {"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 2}, "model": "stub"}
 
 
-def serving(answer: bytes, *, model: str = "stub") -> Handler:
+def resetting(sent: bytes = b"") -> Deed:
+    """Send this much, then reset the connection."""
+
+    async def deed(writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
+        await writer.drain()
+        reset = struct.pack("ii", 1, 0)  # SO_LINGER without time: closing is a reset
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+
+    return deed
+
+
+def dripping(sent: bytes, *, pause_s: float) -> Deed:
+    """Send this byte by byte."""
+
+    async def deed(writer: asyncio.StreamWriter) -> None:
+        for byte in sent:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+    return deed
+
+
+def serving(answer: bytes | Deed, *, model: str = "stub") -> Handler:
     """List the model, and answer every completion request with `answer`."""
 
-    def handle(request: WireRequest) -> bytes:
+    def handle(request: WireRequest) -> bytes | Deed:
         return http(200, {"data": [{"id": model}]}) if request.path.endswith("/models") else answer
 
     return handle
 
 
 @asynccontextmanager
-async def wire(handler: Handler) -> AsyncIterator[WireServer]:
+async def wire(handler: Handler, *, keep_alive: bool = False) -> AsyncIterator[WireServer]:
+    """`keep_alive` reads one request after another from a connection, as long as the client sends any."""
     open_doors: set[asyncio.Task[Any]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         open_doors.add(task)
+        server.connections += 1
         try:
-            request = await _read(reader)
-            server.requests.append(request)
-            answer = handler(request)
-            if answer is None:
-                await asyncio.Event().wait()
-            else:
-                writer.write(answer)
-                await writer.drain()
+            while True:
+                request = await _read(reader)
+                server.requests.append(request)
+                answer = handler(request)
+                if answer is None:
+                    await asyncio.Event().wait()
+                elif isinstance(answer, bytes):
+                    writer.write(answer)
+                    await writer.drain()
+                else:
+                    await answer(writer)
+                if not keep_alive:
+                    break
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
@@ -110,3 +148,19 @@ async def _read(reader: asyncio.StreamReader) -> WireRequest:
     lengths = [field.partition(":")[2] for field in fields if field.lower().startswith("content-length:")]
     method, path, _ = first.split(" ", 2)
     return WireRequest(method, path, await reader.readexactly(int(lengths[0])) if lengths else b"")
+
+
+@contextmanager
+def wired(handler: Handler, **options: Any) -> Iterator[WireServer]:
+    """`wire` on a thread of its own; the handler runs there."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="wire", daemon=True)
+    thread.start()
+    serving = wire(handler, **options)
+    try:
+        yield asyncio.run_coroutine_threadsafe(serving.__aenter__(), loop).result(30)
+    finally:
+        asyncio.run_coroutine_threadsafe(serving.__aexit__(None, None, None), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
