@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.conftest import MODELS, Bench, Door
 from tests.wire import WireServer, completion, http
-from windrow.policies.chat import MAX_REPLY_BYTES
+from windrow.policies.endpoint import MAX_REPLY_BYTES
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 PART = b"x" * (1 << 20)

@@ -17,8 +17,10 @@ from windrow.config import LocalConfig
 from windrow.errors import ContextOverflow, EndpointError, UsageError
 from windrow.policies.base import Request
 from windrow.policies.capturing import asks, packed
-from windrow.policies.chat import ChatPolicy, Choice, Reply
+from windrow.policies.chat import ChatPolicy
+from windrow.policies.endpoint import Endpoint
 from windrow.policies.models import DEFAULT_MODEL, file_sha256, find_model
+from windrow.policies.wire import Choice, Reply
 from windrow.records import Capture, Json, Tokens
 from windrow.secrets import Redactor
 
@@ -57,15 +59,17 @@ class LocalPolicy(ChatPolicy):
             body["top_logprobs"] = 1  # llama.cpp sends no logprobs for 0; each comes with its token's id
         return body
 
-    async def _prompt_ids(self, request: Request) -> list[int] | None:
+    async def _prompt_ids(self, request: Request, endpoint: Endpoint) -> list[int] | None:
         """The ids that the server makes of the messages: its own template, then its own tokenizer.
 
         A prompt that does not fit is not sent.
         """
         body = self._body(request)
         asked: dict[str, Json] = {key: body[key] for key in ("messages", "tools") if key in body}
-        prompt = (await self._ask("/apply-template", asked))["prompt"]
-        ids = await self._ask("/tokenize", {"content": prompt, "add_special": False, "parse_special": True})
+        prompt = (await endpoint.ask("/apply-template", asked))["prompt"]
+        ids = await endpoint.ask(
+            "/tokenize", {"content": prompt, "add_special": False, "parse_special": True}
+        )
         found: list[int] = ids["tokens"]
         if len(found) >= self._config.context_tokens:
             raise ContextOverflow(
@@ -78,7 +82,7 @@ class LocalPolicy(ChatPolicy):
         self, reply: Reply, choice: Choice, capture: Capture, prompt: list[int] | None
     ) -> tuple[Tokens | None, Capture]:
         """The ids stand beside the logprobs. Where they are not all there, the record does not say that they are."""
-        entries = (choice.logprobs.content if choice.logprobs else None) or []
+        entries = choice.entries or []
         ids = [entry.id for entry in entries if entry.id is not None]
         usage = reply.usage
         whole = usage is not None and (len(prompt or ()), len(ids)) == (

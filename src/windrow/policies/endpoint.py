@@ -1,0 +1,219 @@
+"""One base URL: requests to it, what its refusals mean, and whether it can serve a run at all.
+
+Whose fault a failure is: 5xx, 408, 409, 429 and transport are infrastructure's and may be tried again; any other
+status and an undecodable reply are the policy's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
+from windrow.policies.wire import UNDECODABLE, Reply, decode_models, decode_reply, encode
+from windrow.records import Json
+from windrow.secrets import Redactor
+
+DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+TRANSIENT_STATUSES = frozenset({408, 409, 429})
+SHOWN_CHARS = 300
+MAX_REPLY_BYTES = 64 << 20  # 128k tokens with their logprobs are half of it
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|context length|context window|context size|prompt is too long|too many tokens",
+    re.I,
+)
+
+
+class Endpoint:
+    def __init__(self, base_url: str, redactor: Redactor) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.url = self.base_url + "/chat/completions"
+        self._redactor = redactor
+        self._session: aiohttp.ClientSession | None = None
+
+    def connect(self, session: aiohttp.ClientSession) -> None:
+        """Use this session, which is the policy's to close."""
+        self._session = session
+
+    async def send(self, url: str, body: dict[str, Json]) -> tuple[aiohttp.ClientResponse, bytes]:
+        """One request, whatever the answer; InfraError where none came."""
+        assert self._session is not None, "open() comes first"
+        try:
+            async with self._session.post(url, data=encode(body), allow_redirects=False) as response:
+                return response, await self._whole(response)
+        except (aiohttp.ClientError, OSError) as problem:
+            raise InfraError(self._transport(problem), kind="transport") from None
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body as it was before it was packed; one that is too long is not read to its end."""
+        length, packed = response.content_length, "Content-Encoding" in response.headers
+        if length is not None and length <= MAX_REPLY_BYTES and not packed:
+            return await response.read()
+        body = bytearray()
+        if length is None or length <= MAX_REPLY_BYTES:
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > MAX_REPLY_BYTES:
+                    break
+            else:
+                return bytes(body)
+        response.close()
+        raise PolicyError(
+            f"{self.url} answered with more than {MAX_REPLY_BYTES >> 20} MiB, not a chat completion",
+            kind="bad_reply",
+            retryable=True,
+        )
+
+    async def chat(self, body: dict[str, Json]) -> Reply:
+        """One chat completion with at least one choice."""
+        response, answer = await self.send(self.url, body)
+        if response.status != 200:
+            raise self._refusal(response.status, response.headers, answer)
+        return self._reply(answer, response.content_type)
+
+    async def ask(self, path: str, body: dict[str, Json]) -> dict[str, Any]:
+        """A question to the server beside the completions."""
+        response, answer = await self.send(self.base_url.removesuffix("/v1") + path, body)
+        if response.status != 200:
+            raise self._refusal(response.status, response.headers, answer)
+        decoded: dict[str, Any] = msgspec.json.decode(answer)
+        return decoded
+
+    def _reply(self, body: bytes, content_type: str) -> Reply:
+        try:
+            reply = decode_reply(body)
+        except UNDECODABLE as problem:
+            raise PolicyError(
+                f"{self.url} answered {_looks_like(body, content_type)}, not a chat completion "
+                f"({problem}): {self._shown(body)}",
+                kind="bad_reply",
+                retryable=True,
+            ) from None
+        if not reply.choices:
+            raise PolicyError(f"{self.url} answered without choices", kind="bad_reply", retryable=True)
+        return reply
+
+    def _refusal(self, status: int, headers: Any, body: bytes) -> WindrowError:
+        """The error that an HTTP status is."""
+        detail = self._shown(body)
+        text = f"{self.url} answered {status}: {detail}"
+        if status >= 500 or status in TRANSIENT_STATUSES:
+            return InfraError(
+                text, kind=f"http_{status}", retry_after_s=_retry_after(headers.get("Retry-After"))
+            )
+        if status in (400, 413, 422) and _OVERFLOW.search(detail):
+            return ContextOverflow(text)
+        # A key or a model that the endpoint no longer takes is not this sample's fault: it is tried again.
+        return PolicyError(text, kind=f"http_{status}", retryable=status in (401, 403, 404))
+
+    async def check(self, model: str, timeout_s: float) -> None:
+        """Find out before the first rollout whether this endpoint can serve the run; EndpointError if not."""
+        status, _, body = await self._probe("GET", self.base_url + "/models", None, timeout_s)
+        models: list[str] = []
+        if status == 200:
+            try:
+                models = decode_models(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                if body.lstrip()[:1] == b"<":
+                    raise EndpointError(
+                        f"{self.base_url}/models answered HTML, not JSON. Is the base URL right? It usually "
+                        f"ends in /v1"
+                    ) from None
+        if model in models:
+            return
+        ask: dict[str, Json] = {
+            "model": model,
+            "messages": [{"role": "user", "content": "ping"}],
+            "max_tokens": 1,
+        }
+        status, content_type, body = await self._probe("POST", self.url, encode(ask), timeout_s)
+        if status == 200:
+            try:
+                self._reply(body, content_type)
+            except PolicyError as problem:
+                raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
+        elif status == 404 or (400 <= status < 500 and "model" in self._shown(body).lower()):
+            known = self._redactor.text(f" It serves: {', '.join(models[:10])}.") if models else ""
+            raise EndpointError(
+                f"model {model!r} is not known at {self.base_url}.{known} "
+                f"It answered {status}: {self._shown(body)}"
+            )
+
+    async def _probe(
+        self, method: str, url: str, data: bytes | None, timeout_s: float
+    ) -> tuple[int, str, bytes]:
+        assert self._session is not None
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.request(
+                method, url, data=data, timeout=limit, allow_redirects=False
+            ) as response:
+                status, body = response.status, await self._whole(response)
+        except TimeoutError:
+            raise EndpointError(
+                f"{url} did not answer within {timeout_s:g} s. Is the model still loading? "
+                f"--set policy.probe_timeout_s=… waits longer"
+            ) from None
+        except PolicyError as problem:
+            raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
+        except aiohttp.ClientConnectorCertificateError as problem:
+            raise EndpointError(f"cannot trust {self.base_url}: {self._transport(problem)}") from None
+        except (aiohttp.ClientError, OSError) as problem:
+            raise EndpointError(
+                f"cannot reach {self.base_url}: {self._transport(problem)}. Is the server running?"
+            ) from None
+        if status in (401, 403):
+            hint = "check the key" if "Authorization" in self._session.headers else _no_key_hint()
+            raise EndpointError(f"{url} answered {status}: {self._shown(body)} ({hint})")
+        if 300 <= status < 400:
+            raise EndpointError(f"{url} answers with a redirect ({status}); give the URL it leads to")
+        return status, response.content_type, body
+
+    def _shown(self, body: bytes) -> str:
+        """What a server said, short and without secrets."""
+        text = body.decode(errors="replace").strip()
+        try:
+            error = json.loads(text).get("error")
+            text = error.get("message", text) if isinstance(error, dict) else error or text
+        except (ValueError, AttributeError, RecursionError):
+            pass
+        text = self._redactor.text(str(text))
+        return text[:SHOWN_CHARS] + ("…" if len(text) > SHOWN_CHARS else "") or "(an empty body)"
+
+    def _transport(self, problem: Exception) -> str:
+        if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+            return (
+                f"its certificate is refused ({problem.certificate_error}). Where it is your own, "
+                f"SSL_CERT_FILE=FILE names the certificate to trust"
+            )
+        return self._redactor.text(str(problem) or type(problem).__name__)
+
+
+def _looks_like(body: bytes, content_type: str) -> str:
+    if body.lstrip()[:1] == b"<" or "html" in content_type:
+        return "HTML"
+    return "something else" if body else "an empty body"
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Retry-After in seconds: a number, or the time until an HTTP date."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _no_key_hint() -> str:
+    return f"no key was sent: set {DEFAULT_KEY_VARIABLE}, or name another variable with --api-key-env"

@@ -1,0 +1,150 @@
+"""The OpenAI dialect as it goes over the wire: typed structs for what comes back, plain values for what is sent.
+
+Structs of a reply are made by the thousand (one a token) and hold no cycles: they stay out of the garbage collector.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+
+from windrow.records import Call, Json, Message, Usage
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # as wide as a record keeps them
+Logprob = Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class WireCall(msgspec.Struct, gc=False):
+    function: Function
+    id: str | None = None
+
+
+class WireMessage(msgspec.Struct, gc=False):
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[WireCall] | None = None
+
+    @property
+    def said(self) -> str | None:
+        """The text of the reply: its content, joined where it comes in parts; else its refusal."""
+        if isinstance(self.content, list):
+            return "".join(str(part.get("text", "")) for part in self.content)
+        return self.refusal if self.content is None else self.content
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(_call(call, position) for position, call in enumerate(self.tool_calls or ()))
+
+
+class Sampled(msgspec.Struct, gc=False):
+    """A sampled token; llama.cpp names its id beside the logprob."""
+
+    logprob: Logprob
+    id: TokenId | None = None
+
+
+class Logprobs(msgspec.Struct, gc=False):
+    content: list[Sampled] | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    message: WireMessage
+    finish_reason: str | None = None
+    logprobs: Logprobs | None = None
+    token_ids: list[TokenId] | None = None
+
+    @property
+    def entries(self) -> list[Sampled] | None:
+        """The sampled tokens, as far as the server speaks of them."""
+        return self.logprobs.content if self.logprobs else None
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: Count | None = None
+
+
+class WireUsage(msgspec.Struct, gc=False):
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    prompt_tokens_details: _Details | None = None
+
+    @property
+    def counted(self) -> Usage:
+        details = self.prompt_tokens_details
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=(details.cached_tokens or 0) if details else 0,
+        )
+
+
+class Reply(msgspec.Struct, gc=False):
+    choices: list[Choice]
+    usage: WireUsage | None = None
+    model: str | None = None
+    prompt_token_ids: list[TokenId] | None = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+encode = msgspec.json.Encoder().encode
+_decode_reply = msgspec.json.Decoder(Reply).decode
+_decode_models = msgspec.json.Decoder(_Models).decode
+
+# What decoding may raise for bytes that are no reply.
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+def decode_reply(body: bytes) -> Reply:
+    try:
+        return _decode_reply(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # A reply cut in the middle of an emoji carries half a surrogate pair, which is not Unicode: the json module
+        # takes it, and the recorder replaces it.
+        if b"\\ud" not in body.lower():
+            raise
+        return msgspec.convert(json.loads(body), Reply)
+
+
+def decode_models(body: bytes) -> list[str]:
+    """The names of the models that /models lists."""
+    return [model.id for model in _decode_models(body).data]
+
+
+def wire_message(message: Message) -> dict[str, Json]:
+    """A message as the endpoint takes it: what the record calls it, without what only the record needs."""
+    wire: dict[str, Json] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        wire["name"] = message.name
+    return wire
+
+
+def _call(call: WireCall, position: int) -> Call:
+    arguments = call.function.arguments
+    text = arguments if isinstance(arguments, str) else encode(arguments).decode()
+    return Call(id=call.id or f"call_{position}", name=call.function.name, arguments=text)
