@@ -29,7 +29,8 @@ from windrow.store.directory import (
 )
 from windrow.store.disk import Disk
 from windrow.store.fold import expected_scorers, fold, missing_scorers
-from windrow.store.read import Place, RunReader
+from windrow.store.places import Places
+from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
 
@@ -69,6 +70,7 @@ class Collection:
         *,
         directory: RunDirectory | None = None,
         gate: asyncio.Semaphore | None = None,
+        groups: bool = False,
         on_warning: Warn | None = None,
     ) -> None:
         run = prepared.run
@@ -94,7 +96,7 @@ class Collection:
         self._grading = prepared.grading
         self._past = Past(self.plan)
         if directory is not None:
-            self._resume(directory)
+            self._resume(directory, groups=groups)
 
     @property
     def path(self) -> Path | None:
@@ -105,7 +107,7 @@ class Collection:
         return self._past.ledger
 
     @property
-    def to_grade(self) -> list[Place]:
+    def to_grade(self) -> Places:
         """Rollouts of earlier calls that lack a verdict."""
         return self._past.to_grade
 
@@ -150,9 +152,8 @@ class Collection:
         if rollout.done:
             members[rollout.sample] = rollout
         for sample in range(self.plan.samples):
-            place = self._past.earlier.get((rollout.group, sample))
-            if sample not in members and place is not None:
-                members[sample] = self._past.read(place)
+            if sample not in members and (found := self._past.member(rollout.group, sample)) is not None:
+                members[sample] = found
         if len(members) < self.plan.samples:
             return None
         del self._groups[rollout.group]
@@ -282,8 +283,7 @@ class Collection:
         missing = missing_scorers(rollout, expected)
         gradings = await self._grader(grading).grade(rollout, missing)
         graded = fold(rollout, gradings, active=grading.hash, expected=expected)
-        if (rollout.group, rollout.sample) in self._past.earlier:  # it will be read again, with its group
-            self._past.gradings.setdefault((rollout.id, rollout.attempt), []).extend(gradings)
+        self._past.judged(rollout, gradings)
         self._past.ungraded -= graded.grade not in ("pending", "failed")
         return graded
 
@@ -298,14 +298,14 @@ class Collection:
 
     # -- the run directory
 
-    def _resume(self, directory: RunDirectory) -> None:
+    def _resume(self, directory: RunDirectory, *, groups: bool) -> None:
         """Open the logs, and learn from them what earlier calls have done."""
         assert directory.manifest is not None
         self._sink = RolloutSink(directory.open_rollouts(), self.prepared.redactor)
         self._grading_log = GradingSink(directory.open_scores(), self.prepared.redactor)
         self._grading = directory.manifest.grading
         reader = RunReader(directory.path)
-        self._past = Past(self.plan, reader)
+        self._past = Past(self.plan, reader, groups=groups)
         self._past.learn(self._grading, directory.manifest.redo)
         for bad in reader.bad_lines:
             self.warn(
@@ -338,11 +338,15 @@ def open_collection(
     overwrite: bool = False,
     redo: str | None = None,
     regrade: bool = False,
+    groups: bool = False,
     gate: asyncio.Semaphore | None = None,
     on_warning: Warn | None = None,
     disk: Disk | None = None,
 ) -> Collection:
-    """Open (or make) the run directory and find out what is left to do. Refuses what does not fit what is there."""
+    """Open (or make) the run directory and find out what is left to do. Refuses what does not fit what is there.
+
+    With `groups`, `whole_group` finds members that earlier calls have left.
+    """
     if not stored:
         return Collection(prepared, prepared.tasks, gate=gate, on_warning=on_warning)
     if redo is not None:
@@ -360,7 +364,9 @@ def open_collection(
             directory.write_manifest(manifest)
         file = directory.open_tasks()
         file.adopt(prepared.tasks)
-        collection = Collection(prepared, file, directory=directory, gate=gate, on_warning=on_warning)
+        collection = Collection(
+            prepared, file, directory=directory, gate=gate, groups=groups, on_warning=on_warning
+        )
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")
         for number in file.bad_lines:

@@ -74,7 +74,12 @@ async def collect(
     files = [config] if isinstance(config, str | Path) else list(config)
     loaded = load_config(files, {**options, **named}, sets)
     collection = open_collection(
-        prepare(loaded, parts), overwrite=overwrite, redo=redo, regrade=regrade, on_warning=on_warning
+        prepare(loaded, parts),
+        overwrite=overwrite,
+        redo=redo,
+        regrade=regrade,
+        groups=groups,
+        on_warning=on_warning,
     )
     stream = _stream(
         collection, groups=groups, on_commit=on_commit, on_progress=on_progress, aggregate=aggregate

@@ -2,53 +2,79 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+
 import msgspec
 
-from windrow.records import AttemptId, Grading, Rollout, decode_rollout
+from windrow.compact import Index
+from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint, Redo
 from windrow.store.fold import expected_scorers, missing_scorers
-from windrow.store.read import Head, Place, RunReader
+from windrow.store.heads import Head
+from windrow.store.places import Place, Places
+from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan
 
 
 class Past:
-    """What earlier calls have left. `earlier` are settled members of groups that this call will complete."""
+    """What earlier calls have left. With `groups`, the settled members of groups that this call completes are found
+    again: `member` gives them."""
 
-    def __init__(self, plan: Plan, reader: RunReader | None = None) -> None:
+    def __init__(self, plan: Plan, reader: RunReader | None = None, *, groups: bool = False) -> None:
         self.ledger = Ledger(len(plan))
-        self.to_grade: list[Place] = []
+        self.to_grade = Places()
         self.ungraded = 0
-        self.earlier: dict[tuple[str, int], Place] = {}
-        self.gradings: dict[AttemptId, list[Grading]] = reader.gradings() if reader else {}
         self._reader = reader
+        self._gradings = reader.gradings() if reader else None
+        self._plan = plan
         self._samples = plan.samples
-        self._positions = (
-            {plan.group(position): position for position in range(len(plan.tasks))} if reader else {}
-        )
+        self._groups = groups
+        self._positions = Index()
+        self._members: array[int] | None = None  # by slot: 1 + where its line stands, or 0
+        self._known_group: str | None = None
+        self._known_position = 0
 
     def read(self, place: Place) -> Rollout:
         """A rollout of an earlier call, with the scores that count now."""
         assert self._reader is not None
-        return self._reader.folded(self._reader.read(place), self.gradings)
+        assert self._gradings is not None
+        return self._reader.folded(self._reader.read(place), self._gradings)
+
+    def member(self, group: str, sample: int) -> Rollout | None:
+        """The rollout that settled a slot before this call, if its group was not whole then."""
+        position = self._position(group) if self._members is not None else None
+        if self._members is None or position is None:
+            return None
+        found = self._members[position * self._samples + sample]
+        return self.read(self.to_grade.place(found - 1)) if found else None
+
+    def judged(self, rollout: Rollout, gradings: Sequence[Grading]) -> None:
+        """Gradings were made just now: they count when the rollout is read again, with its group."""
+        if self._members is not None and self._gradings is not None:
+            self._gradings.extend((rollout.id, rollout.attempt), gradings)
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.__exit__()
 
     def learn(self, grading: Fingerprint | None, redo: Redo | None) -> None:
-        """Go through the log: three passes at the most, one line at a time."""
+        """Go through the log, one line at a time: once, and again only for a redo, for what lacks a verdict, and for
+        groups that are to be completed."""
         reader = self._reader
         assert reader is not None
-        highest: dict[int, int] = {}
+        highest = array("Q", bytes(8 * len(self._plan) if redo is not None else 0))
+        unjudged = False
         for _, head in reader.heads():
             number = self._number(head)
             if number is None:
                 continue
             if redo is not None:
-                highest[number] = max(head.attempt, highest.get(number, 0))
+                highest[number] = max(head.attempt, highest[number])
             if head.done:
                 self.ledger.mark_done(number)
+                unjudged = unjudged or _unjudged(head, grading)
             else:
                 again = head.error is None or head.error.retryable
                 self.ledger.mark_tried(number, head.attempt, again=again)
@@ -56,25 +82,39 @@ class Past:
             for number in self._chosen(reader, redo):
                 self.ledger.reopen(number, highest[number])
         self.ledger.forget_done_attempts()
-        self._find_leftovers(reader, grading)
-        self._positions = {}
+        if unjudged or (self._groups and self.ledger.done_count and self.ledger.pending_count):
+            self._find_leftovers(reader, grading)
+        if self._members is None:
+            self._positions = Index()
 
     def _number(self, line: Head | Rollout) -> int | None:
         """The slot of a line, if it is one of the plan's."""
-        position = self._positions.get(line.group)
-        if position is None or line.sample >= self._samples:
+        if line.sample >= self._samples:
             return None
-        return position * self._samples + line.sample
+        if line.group != self._known_group:  # the lines of a group stand close together
+            position = self._position(line.group)
+            if position is None:
+                return None
+            self._known_group, self._known_position = line.group, position
+        return self._known_position * self._samples + line.sample
+
+    def _position(self, group: str) -> int | None:
+        if not len(self._positions):
+            for position in range(len(self._plan.tasks)):
+                self._positions.set(self._plan.group(position), position)
+        return self._positions.get(group)
 
     def _chosen(self, reader: RunReader, redo: Redo) -> set[int]:
         """`--redo`: what matched among the lines that stood there when it was asked for, and was not done since."""
+        assert self._gradings is not None
         where = parse_where(redo.where)
         chosen: set[int] = set()
         for _, rollout in reader.finals(decode_rollout, sizes=redo.sizes):
             number = self._number(rollout)
-            folded = reader.folded(reader.with_row(rollout), self.gradings)
-            if number is not None and where(msgspec.to_builtins(folded)):
-                chosen.add(number)
+            if number is not None:
+                folded = reader.folded(reader.with_row(rollout), self._gradings)
+                if where(msgspec.to_builtins(folded)):
+                    chosen.add(number)
         for place, head in reader.heads():
             if head.done and place.offset >= redo.sizes.get(place.segment, 0):
                 number = self._number(head)
@@ -88,11 +128,21 @@ class Past:
             number = self._number(head)
             if number is None or not self.ledger.is_done(number) or not head.done:
                 continue
-            first = number - head.sample
-            if any(self.ledger.is_pending(first + sample) for sample in range(self._samples)):
-                self.earlier[head.group, head.sample] = place
-            if grading is not None and (head.grading != grading.hash or head.grade in ("pending", "failed")):
+            if self._groups and self._is_open(number - head.sample):
+                if self._members is None:
+                    self._members = array("Q", bytes(8 * len(self._plan)))
+                self._members[number] = 1 + self.to_grade.packed(place)
+            if grading is not None and _unjudged(head, grading):
                 rollout = self.read(place)
                 if missing_scorers(rollout, expected_scorers(grading.of, rollout.env)):
                     self.to_grade.append(place)
                 self.ungraded += rollout.grade in ("pending", "failed")
+
+    def _is_open(self, first: int) -> bool:
+        """Whether this call will run a slot of the group that begins there."""
+        return any(map(self.ledger.is_pending, range(first, first + self._samples)))
+
+
+def _unjudged(head: Head, grading: Fingerprint | None) -> bool:
+    """Whether a line alone does not say how it was graded."""
+    return grading is not None and (head.grading != grading.hash or head.grade in ("pending", "failed"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.disks import QuickDisk
@@ -151,6 +152,47 @@ def test_final_attempts_are_the_same_in_whatever_order_and_segment_the_lines_sta
     assert found == [(task, expected[task][1]) for task in sorted(expected)]
     everything = [(rollout.task.index, rollout.attempt) for rollout in load(run, attempts="all")]
     assert everything == sorted((task, attempt) for task, attempt, *_ in lines)
+
+
+def in_another_form(line: bytes) -> bytes:
+    """The same record as another program might have written it."""
+    return b'{ "attempt": %d, ' % json.loads(line)["attempt"] + line[1:]
+
+
+@settings(max_examples=max(30, settings().max_examples // 3))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.integers(1, 3), ENDS, st.sampled_from(["", ".w", ".z"]), st.booleans()
+        ),
+        max_size=12,
+    )
+)
+@example([(0, 1, "completed", "", True)] * 2)
+@example([(0, 1, "completed", "", False), (0, 1, "failed", ".w", True)])
+def test_a_slot_has_one_final_attempt_however_often_and_in_whatever_form_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[int, int, str, str, bool]]
+) -> None:
+    run = write_run(tmp_path_factory.mktemp("runs") / "run")
+    best: dict[int, tuple[bool, int]] = {}
+    for task, attempt, end, segment, reformed in lines:
+        ended = end in ("completed", "truncated")
+        line = encode(
+            make_rollout(str(task), index=task, attempt=attempt, status=end)
+            if ended
+            else failed(str(task), index=task, attempt=attempt)
+        )
+        with (run / f"rollouts{segment}.jsonl").open("ab") as file:
+            file.write((in_another_form(line) if reformed else line) + b"\n")
+        best[task] = max((ended, attempt), best.get(task, (False, 0)))
+    with RunReader(run) as reader:
+        found = [
+            (head.task.index, head.status in ("completed", "truncated"), head.attempt)
+            for _, head in reader.finals()
+        ]
+        assert reader.attempts == len(lines)
+        assert not reader.bad_lines
+    assert sorted(found) == [(task, *best[task]) for task in sorted(best)]
 
 
 def test_a_slot_is_given_once_while_the_run_grows(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import msgspec
 
 from windrow.envs import Env, find_env
 from windrow.errors import UsageError
-from windrow.records import AttemptId, Grading, Rollout, Task
-from windrow.store.read import Place, RunReader
+from windrow.records import Rollout, Task
+from windrow.store.gradings import Gradings
+from windrow.store.places import Place
+from windrow.store.read import RunReader
 
 
 class Hooks:
@@ -19,7 +21,7 @@ class Hooks:
     def __init__(
         self,
         reader: RunReader,
-        gradings: Mapping[AttemptId, list[Grading]],
+        gradings: Gradings,
         envs: Mapping[str, type[Env]],
         warn: Callable[[str], None],
     ) -> None:

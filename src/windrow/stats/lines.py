@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
-from windrow.records import AttemptId, Grading, Rollout, Usage, is_done
-from windrow.store.read import Place, RunReader
+from windrow.records import Rollout, Usage, is_done
+from windrow.store.gradings import Gradings
+from windrow.store.places import Place
+from windrow.store.read import RunReader
 
 
 class _Task(msgspec.Struct):
@@ -59,9 +61,7 @@ class Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(Line).decode
 
 
-def final_lines(
-    reader: RunReader, gradings: Mapping[AttemptId, list[Grading]]
-) -> Iterator[tuple[Place, Line]]:
+def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[tuple[Place, Line]]:
     """The final attempt of every slot, in log order, gradings folded in; whole lines are read only for that."""
     active = reader.manifest.grading.hash if reader.manifest.grading else None
     for place, line in reader.finals(_decode_line):

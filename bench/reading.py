@@ -1,0 +1,135 @@
+"""What reading a run costs as it grows: seconds, lines a second and peak memory, beside the floor.
+
+The floor reads the log's lines and decodes what a resume needs of each; nothing is kept. Each command is a process of its
+own, start-up included. The runs are made by `make_run.py`: complete, so `collect` has nothing left to do.
+
+    python bench/reading.py
+    python bench/reading.py --sizes 10000 100000 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import make_run
+
+SIZES = (10_000, 100_000, 1_000_000)
+TIMEOUT_S = 900
+FLOOR = """
+import sys
+import msgspec
+from windrow.store.read import Head
+decode = msgspec.json.Decoder(Head).decode
+with open(sys.argv[1], "rb") as file:
+    for line in file:
+        decode(line)
+"""
+
+
+@dataclass(frozen=True)
+class Reading:
+    what: str
+    rollouts: int
+    seconds: float
+    cpu_seconds: float
+    peak_rss_mb: float
+
+    @property
+    def lines_per_s(self) -> float:
+        return self.rollouts / self.seconds
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """What is measured, by name, each as a whole command line."""
+    windrow = [sys.executable, "-m", "windrow"]
+    run = str(folder / "run")
+    collect = [*windrow, *make_run.command(folder), "--quiet"]
+    return {
+        "floor: lines and heads": [sys.executable, "-c", FLOOR, f"{run}/rollouts.jsonl"],
+        "collect, all done, --no-aggregate": [*collect, "--no-aggregate"],
+        "collect, all done": collect,
+        "stats": [*windrow, "stats", run],
+        "show (a line a rollout)": [*windrow, "show", run],
+        "ls": [*windrow, "ls", run],
+    }
+
+
+def measured(what: str, command: list[str], rollouts: int) -> Reading:
+    with tempfile.TemporaryFile() as output:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
+        overdue = threading.Timer(TIMEOUT_S, process.kill)
+        overdue.start()
+        try:
+            _, status, used = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            overdue.cancel()
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)  # wait4 reaped it, so Popen cannot
+        if process.returncode != 0:
+            output.seek(0)
+            said = output.read()[-2000:].decode(errors="replace")
+            raise SystemExit(f"exit {process.returncode}: {' '.join(command)}\n{said}")
+    return Reading(what, rollouts, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def measure(sizes: list[int], *, repeats: int = 1, scratch: Path | None = None) -> list[Reading]:
+    """Every command at every size, the quickest of its repeats."""
+    readings: list[Reading] = []
+    with tempfile.TemporaryDirectory(prefix="windrow-reading-", dir=scratch) as home:
+        for size in sizes:
+            folder = Path(home) / str(size)
+            made = [sys.executable, make_run.__file__, str(folder), "--rollouts", str(size)]
+            subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
+            for what, command in commands(folder).items():
+                tries = [measured(what, command, size) for _ in range(repeats)]
+                readings.append(min(tries, key=lambda reading: reading.cpu_seconds))
+    return readings
+
+
+def table(readings: list[Reading]) -> str:
+    """Markdown. `of the floor` compares CPU seconds at the same size."""
+    floors = {reading.rollouts: reading for reading in readings if reading.what.startswith("floor")}
+    rows = [
+        "| | rollouts | seconds | CPU s | rollouts/s | times the floor's CPU | peak MB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for reading in sorted(readings, key=lambda reading: list(floors).index(reading.rollouts)):
+        times = reading.cpu_seconds / floors[reading.rollouts].cpu_seconds
+        rows.append(
+            f"| {reading.what} | {reading.rollouts:,} | {reading.seconds:.2f} | {reading.cpu_seconds:.2f} "
+            f"| {reading.lines_per_s:,.0f} | {times:.1f} | {reading.peak_rss_mb:.0f} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="rollouts a run")
+    parser.add_argument("--repeats", type=int, default=1, help="the quickest counts")
+    parser.add_argument("--scratch", type=Path, help="where the runs are made (1.5 GB a million rollouts)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a measurement")
+    given = parser.parse_args()
+    readings = measure(given.sizes, repeats=given.repeats, scratch=given.scratch)
+    if given.json:
+        for reading in readings:
+            print(json.dumps(asdict(reading)))
+    else:
+        print(table(readings))
+
+
+if __name__ == "__main__":
+    main()

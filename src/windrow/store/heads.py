@@ -1,0 +1,110 @@
+"""The head of a line: what resuming and ordering need of a rollout, and which of a slot's lines is final."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from windrow.compact import RepeatedNames, Repeats
+from windrow.records import SCHEMA_VERSION, is_done
+
+NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Rank = tuple[bool, int]
+Contest = dict[bytes, Rank]  # the rank to beat, by rollout id
+
+
+class _Error(msgspec.Struct, gc=False):
+    retryable: bool
+    owner: str = "infra"
+
+
+class _Task(msgspec.Struct, gc=False):
+    index: Count
+
+
+class Head(msgspec.Struct, gc=False):
+    """The part of a rollout's line that resuming and ordering need; the rest of the line is not decoded."""
+
+    id: str
+    attempt: Count
+    group: str
+    sample: Count
+    status: str
+    reason: str | None
+    grade: str
+    grading: str | None
+    error: _Error | None
+    task: _Task
+
+    @property
+    def done(self) -> bool:
+        return is_done(self.status, self.reason)
+
+
+class _Version(msgspec.Struct):
+    v: int = SCHEMA_VERSION
+
+
+decode_head = msgspec.json.Decoder(Head).decode
+_decode_version = msgspec.json.Decoder(_Version).decode
+_OWN_VERSION = b'{"v":%d,' % SCHEMA_VERSION  # how every line begins that this version writes
+_first_attempt = re.compile(rb'\{"v":%d,"id":"([^"\\]+)","attempt":1,' % SCHEMA_VERSION).match
+
+
+def check(line: bytes) -> None:
+    """Raise one of NOT_A_LINE for what a partial decode would not notice: another version, text that is not UTF-8."""
+    if not line.startswith(_OWN_VERSION):
+        found = _decode_version(line).v
+        if found > SCHEMA_VERSION:
+            raise msgspec.ValidationError(f"written by a newer windrow (schema {found}): upgrade to read it")
+    if not line.isascii():
+        line.decode()
+
+
+def rank(status: str, attempt: int) -> Rank:
+    """The final attempt of a slot is the one of the highest rank: the highest that ended well, else the highest.
+
+    A surplus attempt settles its slot too, but is cancelled: it never takes the place of one that ended.
+    """
+    return (status in ("completed", "truncated"), attempt)
+
+
+def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
+    """The rank to beat in every slot that more than one of the lines claims: a later attempt than the first, or two
+    first ones (writers without a lock). The other slots cost four bytes each.
+
+    Nearly all lines are first attempts and told by how they begin; only the others are decoded.
+    """
+    best: Contest = {}
+    firsts = Repeats()
+    for line in lines():
+        first = _first_attempt(line)
+        if first is None or first[1] in best:
+            _enter(best, line, firsts)
+        else:
+            firsts.add(first[1])
+    if twice := firsts.found():
+        for line in lines():
+            first = _first_attempt(line)
+            if first is None or first[1] in twice:
+                _enter(best, line, twice)
+    return best
+
+
+def _enter(best: Contest, line: bytes, firsts: Repeats | RepeatedNames) -> None:
+    """Let a line take part. A lone first attempt does not: it is noted, or known not to be repeated."""
+    try:
+        check(line)
+        head = decode_head(line)
+    except NOT_A_LINE:
+        return
+    id = head.id.encode()
+    if head.attempt > 1 or id in best or (isinstance(firsts, RepeatedNames) and id in firsts):
+        best[id] = max(rank(head.status, head.attempt), best.get(id, (False, 0)))
+    elif isinstance(firsts, Repeats):
+        firsts.add(id)
