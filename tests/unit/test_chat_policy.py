@@ -118,13 +118,24 @@ async def test_a_transient_status_is_tried_again_and_counted(stub, tmp_path, sta
 
 
 async def test_a_closed_connection_is_tried_again(tmp_path) -> None:
-    doors = iter([b"", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", http(200, completion("4"))])
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"
+    doors = iter([half, half, http(200, completion("4"))])
     async with wire(
         lambda r: http(200, {"data": [{"id": "stub"}]}) if r.method == "GET" else next(doors)
     ) as s:
         rollout = await single(TASK, **chat(s, tmp_path))
         assert (rollout.status, rollout.reward, rollout.turns[0].retries) == ("completed", 1.0, 2)
         assert s.count("/chat/completions") == 3
+
+
+async def test_a_connection_closed_without_a_word_is_replaced_before_a_try_is_counted(tmp_path) -> None:
+    doors = iter([b"", http(200, completion("4"))])
+    async with wire(
+        lambda r: http(200, {"data": [{"id": "stub"}]}) if r.method == "GET" else next(doors)
+    ) as s:
+        rollout = await single(TASK, **chat(s, tmp_path, call_retries=0))
+        assert (rollout.status, rollout.reward, rollout.turns[0].retries) == ("completed", 1.0, 0)
+        assert s.count("/chat/completions") == 2
 
 
 async def test_call_retries_are_bounded_and_the_failure_is_infrastructures(stub, tmp_path) -> None:

@@ -42,13 +42,31 @@ class Endpoint:
         self._session = session
 
     async def send(self, url: str, body: dict[str, Json]) -> tuple[aiohttp.ClientResponse, bytes]:
-        """One request, whatever the answer; InfraError where none came."""
+        """One request, whatever the answer; InfraError where none came.
+
+        A connection that ends without a word may have been closed before the request came: it is sent once more, on a
+        new one.
+        """
         assert self._session is not None, "open() comes first"
+        data = encode(body)
         try:
-            async with self._session.post(url, data=encode(body), allow_redirects=False) as response:
-                return response, await self._whole(response)
+            try:
+                return await self._post(self._session, url, data)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as problem:
+                if isinstance(problem, aiohttp.ClientConnectorError):
+                    raise
+            async with aiohttp.ClientSession(
+                timeout=self._session.timeout, headers=self._session.headers
+            ) as unused:
+                return await self._post(unused, url, data)
         except (aiohttp.ClientError, OSError) as problem:
             raise InfraError(self._transport(problem), kind="transport") from None
+
+    async def _post(
+        self, session: aiohttp.ClientSession, url: str, data: bytes
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        async with session.post(url, data=data, allow_redirects=False) as response:
+            return response, await self._whole(response)
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
         """The body as it was before it was packed; one that is too long is not read to its end."""
