@@ -11,6 +11,7 @@ import msgspec
 
 from windrow.agreement import agreed_manifest, changed_code, redo_of
 from windrow.engine.freeze import copied_task
+from windrow.engine.guard import watch_with
 from windrow.engine.run import Control, Progress, Scheduler
 from windrow.engine.world import Sink
 from windrow.errors import StoreError, WindrowError
@@ -123,6 +124,7 @@ class Collection:
 
         `on_graded` is awaited after each of the former, `on_commit` after each of the latter.
         """
+        watch_with(self.warn)
         self.progress.planned = self.ledger.pending_count
         self.progress.to_grade = len(self.to_grade)
         self._planned_by_agent, self.progress.left = self._by_agent()

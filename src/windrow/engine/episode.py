@@ -13,6 +13,7 @@ import msgspec
 from windrow.engine.asking import Asking
 from windrow.engine.cancel import is_cancelled, is_ours
 from windrow.engine.freeze import Freezer, number
+from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.engine.world import Cast, Verdict, World
@@ -80,7 +81,7 @@ async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Rec
     try:
         async with clock:
             await session.reset()
-            await cast.agent.run(session)
+            await guarded_method(cast.agent, "run", cast.agent.run(session))
             await session.finish()
     except TimeoutError:
         if not clock.expired():
@@ -100,9 +101,8 @@ async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None
         with recorder.timed("score"):
             try:
                 if own_score:
-                    recorder.judged(
-                        _own_verdict(await within(limit, env.score(recorder.episode()), "Env.score"))
-                    )
+                    own = guarded_method(env, "score", env.score(recorder.episode()))
+                    recorder.judged(_own_verdict(await within(limit, own, "Env.score")))
                 for scorer in before_commit:
                     owner = "scorer"
                     recorder.judged(await within(limit, scorer.judge(recorder.episode()), scorer.name))
@@ -185,7 +185,7 @@ async def _close(env: Env, limit_s: float, recorder: Recorder) -> None:
 
     async def close() -> None:
         try:
-            await env.close()
+            await guarded_method(env, "close", env.close())
         except SystemExit as problem:  # it would end the loop
             raise RuntimeError(f"close() raised {problem!r}") from None
 

@@ -12,6 +12,7 @@ import msgspec
 from windrow.engine.cancel import is_ours
 from windrow.engine.correction import correction
 from windrow.engine.freeze import copied, copied_messages, copied_task
+from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.toolrun import run_calls
 from windrow.engine.window import Ranges, Window
@@ -75,7 +76,9 @@ class EpisodeSession:
 
     async def reset(self) -> None:
         with self._recorder.timed("setup"):
-            observation = await self._env.reset(copied_task(self._slot.task))
+            observation = await guarded_method(
+                self._env, "reset", self._env.reset(copied_task(self._slot.task))
+            )
         if not isinstance(observation, Observation):
             raise TypeError(f"reset() returned {type(observation).__name__}; expected an Observation")
         self._recorder.add(observation.messages, "task")
@@ -139,7 +142,7 @@ class EpisodeSession:
         if self._malformed:
             recorder.add([correction(self._malformed, alone=False)], "env")
         with recorder.timed("env"):
-            step = await self._env.step(reply, results)
+            step = await guarded_method(self._env, "step", self._env.step(reply, results))
         if not isinstance(step, Step):
             raise TypeError(f"step() returned {type(step).__name__}; expected a Step")
         recorder.stepped(step, turn)

@@ -14,6 +14,7 @@ import msgspec
 
 from windrow.config import LimitsConfig
 from windrow.engine.cancel import is_ours
+from windrow.engine.guard import guarded
 from windrow.engine.threads import in_thread
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
@@ -98,11 +99,11 @@ def _parsed(call: Call) -> dict[str, Json]:
 async def _called(tool: Tool, arguments: dict[str, Json]) -> tuple[str, bool]:
     """The result as text, and whether it ends the episode."""
     if inspect.iscoroutinefunction(tool.call):
-        result = await tool.call(**arguments)
+        result = await guarded(tool.call(**arguments), f"tool {tool.name!r}")
     else:
         result = await in_thread(tool.call, **arguments)
         if inspect.isawaitable(result):
-            result = await result
+            result = await guarded(result, f"tool {tool.name!r}")
     stop = isinstance(result, ToolStop)
     value = result.content if stop else result
     return value if isinstance(value, str) else msgspec.json.encode(value).decode(), stop

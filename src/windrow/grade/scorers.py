@@ -1,20 +1,23 @@
 """Scorers by name: `number`, `exact`, …, or a user's own `module:function`.
 
 A user's scorer is `(task, reply) -> float | dict | Score`, plain or async. A plain one runs in a thread, so that it
-cannot hold up the run; with the attribute `after_commit = True` it runs once the rollout is on disk.
+cannot hold up the run, and so does an async one that was found to; with the attribute `after_commit = True` it runs once the rollout is on disk.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from windrow.config import ScorerConfig, expand, nearest
 from windrow.engine.episode import verdict_of
+from windrow.engine.guard import blocks, guarded
 from windrow.engine.threads import in_thread
 from windrow.engine.world import Scorer, Verdict
 from windrow.envs import Episode
@@ -82,14 +85,17 @@ class FunctionScorer:
         self._settings = dict(settings)
 
     async def judge(self, episode: Episode) -> Verdict:
-        arguments = (episode.task, episode.reply)
-        if inspect.iscoroutinefunction(self._function):
-            result = await self._function(*arguments, **self._settings)
-        else:
-            result = await in_thread(self._function, *arguments, **self._settings)
-            if inspect.isawaitable(result):
-                result = await result
+        result = await self._judged(partial(self._function, episode.task, episode.reply, **self._settings))
         return _verdict(result, self.name, self._weight)
+
+    async def _judged(self, work: Callable[[], Any]) -> Any:
+        who = f"scorer {self.name!r}"
+        if blocks(who):
+            return await in_thread(_to_its_end, work)
+        result = work() if inspect.iscoroutinefunction(self._function) else await in_thread(work)
+        if inspect.isawaitable(result):
+            result = await guarded(result, who, "from now on it runs in a thread with a loop of its own")
+        return result
 
 
 def make_scorer(config: ScorerConfig) -> Scorer:
@@ -108,6 +114,16 @@ def make_scorer(config: ScorerConfig) -> Scorer:
 
 def function_scorer(function: Callable[..., Any], weight: float = 1.0) -> Scorer:
     return FunctionScorer(name_of(function), function, weight, {})
+
+
+def _to_its_end(work: Callable[[], Any]) -> Any:
+    """What a plain or an async function gives, here and now."""
+
+    async def whole() -> Any:
+        result = work()
+        return await result if inspect.isawaitable(result) else result
+
+    return asyncio.run(whole())
 
 
 def _check_settings(name: str, settings: Mapping[str, Json], known: tuple[str, ...]) -> None:

@@ -1,0 +1,142 @@
+"""User coroutines under guard: one that holds up the loop is named, one that will not be cancelled is left behind.
+
+An environment, an agent, a tool or a scorer shares the loop with every other episode. What it does between two
+`await`s is timed. One that holds up the loop twice is told to the user, by name and once: the first time may be an
+import. A cancellation must end it; one that goes on all the same is given a moment to clean up, and then closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+import types
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from windrow.naming import name_of
+
+T = TypeVar("T")
+
+BLOCKED_S = 0.25  # of the loop's time, in one go
+FORGIVEN = 1  # times
+CANCEL_GRACE_S = 1.0  # for what a cancelled coroutine still does
+
+
+class Watch:
+    """Of one run: who held up the loop, and whom it is told to."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._blocks: Counter[str] = Counter()
+        self._noticed_at = 0.0
+
+    def spent(self, who: str, began: float, advice: str) -> None:
+        """`who` had the loop to itself since `began`, too long. What is noticed inside is not noticed again outside."""
+        now = time.monotonic()
+        if self._noticed_at > began:
+            return
+        self._noticed_at = now
+        self._blocks[who] += 1
+        if self._blocks[who] == FORGIVEN + 1:
+            self._warn(f"{who} held up every other rollout for {now - began:.2f} s; {advice}")
+
+    def blocks(self, who: str) -> bool:
+        return self._blocks[who] > FORGIVEN
+
+
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+def watch_with(warn: Callable[[str], None]) -> None:
+    """From here on in this task and those it starts, who holds up the loop is told to `warn`."""
+    _watch.set(Watch(warn))
+
+
+def blocks(who: str) -> bool:
+    """Whether `who` is known to hold up the loop."""
+    watch = _watch.get()
+    return watch is not None and watch.blocks(who)
+
+
+def guarded_method(owner: object, method: str, work: Awaitable[T]) -> Awaitable[T]:
+    """What a method of a user's object does, under guard; what comes with Windrow needs none."""
+    if type(owner).__module__.startswith("windrow."):
+        return work
+    return guarded(work, f"{name_of(type(owner))}.{method}()")
+
+
+def guarded(
+    work: Awaitable[T], who: str, advice: str = "what blocks belongs into `await asyncio.to_thread(…)`"
+) -> Awaitable[T]:
+    return _driven(work, who, advice) if inspect.iscoroutine(work) else work
+
+
+@types.coroutine
+def _driven(work: types.CoroutineType[Any, Any, T], who: str, advice: str) -> Generator[Any, Any, T]:
+    """`await work`, step by step."""
+    step: Callable[[Any], Any] = work.send
+    given: Any = None
+    ending: _Ending | None = None
+    try:
+        while True:
+            began = time.monotonic()
+            try:
+                waits_for = step(given)
+            except StopIteration as finished:
+                result: T = finished.value
+                return result
+            finally:
+                if time.monotonic() - began > BLOCKED_S and (watch := _watch.get()) is not None:
+                    watch.spent(who, began, advice)
+            if ending is not None and ending.over:
+                raise ending.cancelled
+            try:
+                given = yield waits_for
+                step = work.send
+            except asyncio.CancelledError as cancelled:
+                ending = ending or _Ending(cancelled)
+                ending.come(cancelled)
+                step, given = work.throw, cancelled
+            except GeneratorExit:
+                raise
+            except BaseException as problem:
+                step, given = work.throw, problem
+    finally:
+        if ending is not None:
+            ending.clear()
+        _close(work)
+
+
+class _Ending:
+    """A coroutine that was cancelled: its time to clean up, after which it is cancelled again and then left."""
+
+    def __init__(self, cancelled: asyncio.CancelledError) -> None:
+        self.cancelled = cancelled
+        self.over = False
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(CANCEL_GRACE_S, self._again)
+        self._ours = 0
+
+    def come(self, cancelled: asyncio.CancelledError) -> None:
+        self.over = self._ours > 0
+
+    def clear(self) -> None:
+        self._timer.cancel()
+        for _ in range(self._ours):
+            if self._task is not None:
+                self._task.uncancel()
+
+    def _again(self) -> None:
+        self._ours += 1
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _close(work: types.CoroutineType[Any, Any, Any]) -> None:
+    try:
+        work.close()
+    except RuntimeError:
+        pass  # it ignores even this; it is never asked again
