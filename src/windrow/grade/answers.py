@@ -20,6 +20,7 @@ _IN_TEXT = re.compile(
     r"(?:(?<![\w)\]])[-+−])?[$€£]?"
     r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?|\.\d+)"
 )
+_NUMBER_START = re.compile(r"[-+−$€£.\d]")
 _MARKER = re.compile(r"\\boxed\s*\{|####|answer\s*(?:is|:|=)", re.I)
 _LATEX_FRACTION = re.compile(r"(\d?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _CHOICE_MARKED = re.compile(
@@ -110,7 +111,7 @@ def final_number(reply: str) -> Fraction | None:
     if "\\" in reply:
         reply = _plain(reply)
     end = len(reply)
-    for mark in reversed(list(_MARKER.finditer(reply))):
+    for mark in reversed(_marks(reply)):
         text, end = reply[mark.end() : end], mark.start()
         inside = _braced(text) if mark.group().endswith("{") else text.lstrip(" \t\r\n*:=").partition("\n")[0]
         whole = parse_number(inside)
@@ -119,11 +120,31 @@ def final_number(reply: str) -> Fraction | None:
         first = _IN_TEXT.search(inside)
         if first and (value := parse_number(first.group())) is not None:
             return value
-    for found in reversed(_IN_TEXT.findall(reply)):
+    for found in reversed(_numbers(reply)):
         value = parse_number(found)
         if value is not None:
             return value
     return None
+
+
+def _marks(text: str) -> list[re.Match[str]]:
+    """Where the text says that its answer follows."""
+    folded = text.casefold()  # most replies hold no mark, and this is how to see that quickly
+    if "answer" not in folded and "####" not in folded and "boxed" not in folded:
+        return []
+    return list(_MARKER.finditer(text))
+
+
+def _numbers(text: str) -> list[str]:
+    """Every number in the text; the places where one may begin are found first, which is far quicker in prose."""
+    found: list[str] = []
+    start = _NUMBER_START.search(text)
+    while start is not None:
+        number = _IN_TEXT.match(text, start.start())
+        if number is not None:
+            found.append(number.group())
+        start = _NUMBER_START.search(text, number.end() if number is not None else start.end())
+    return found
 
 
 def _plain(text: str) -> str:
