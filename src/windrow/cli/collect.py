@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import time
 from typing import Any
 
 from windrow.cli.progress import Display
@@ -24,6 +25,7 @@ from windrow.tasks.scan import list_problems
 HELP = "run tasks, record and grade every attempt"
 
 SIGNAL_EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
+SAME_SIGNAL_S = 1.0  # supervisors, and `timeout`, send SIGTERM to a process and then to its group
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -176,15 +178,20 @@ def run(arguments: argparse.Namespace) -> int:
 async def _collect(
     collection: Collection, display: Display, *, aggregate: bool
 ) -> tuple[Summary, signal.Signals | None]:
-    """Run; the first signal drains, a second SIGINT cancels."""
+    """Run; the first signal drains, a second one cancels."""
     control = Control()
     received: list[signal.Signals] = []
+    began = 0.0
 
     def on_signal(number: signal.Signals) -> None:
-        if received and number == signal.SIGINT:
+        nonlocal began
+        if received and number == signal.SIGTERM and time.monotonic() - began < SAME_SIGNAL_S:
+            return
+        if received:
             display.say("cancelling what is running; it is recorded as cancelled and run again next time")
             control.cancel()
-        elif not received:
+        else:
+            began = time.monotonic()
             running = collection.progress.in_flight
             display.say(
                 f"stopping: {running} running rollouts are finished first (Ctrl-C again cancels them)"

@@ -1,0 +1,147 @@
+"""Signals beyond the first: SIGTERM again, a process that is stopped and continued, a loop that is held up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.commands import PATIENCE_S, Project, Running
+
+pytestmark = pytest.mark.slow
+
+STUBBORN = """
+import asyncio
+
+async def agent(session):
+    await session.complete()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+class Gate:
+    """A model that answers once the gate is open; `waiting` counts those who stand before it."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.waiting = 0
+        self._counting = threading.Lock()
+
+    def __call__(self, body: dict[str, Any], n: int) -> str:
+        with self._counting:
+            self.waiting += 1
+        self.opened.wait(PATIENCE_S)
+        return "42"
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.opened.set()
+
+
+@pytest.fixture
+def home(gate: Gate, project: Callable[..., Project]) -> Iterator[Project]:
+    yield project(gate)
+    gate.opened.set()  # the server waits for its answers before it stops
+
+
+def begun(home: Project, gate: Gate, *flags: str) -> Running:
+    running = home.start_collect("--concurrency", "3", *flags)
+    running.until(lambda: gate.waiting == 3, "three requests were waiting")
+    return running
+
+
+def finished(home: Project, gate: Gate, *flags: str) -> None:
+    """The same command ends the run, and nothing stands there twice."""
+    gate.opened.set()
+    assert home.collect("--concurrency", "3", *flags).code == 0
+    attempts = [(line["id"], line["attempt"]) for line in home.lines()]
+    assert len(attempts) == len(set(attempts))
+    assert [rollout.reward for rollout in home.rollouts()] == [1.0] * 6
+
+
+def test_a_second_sigterm_cancels_what_runs(home: Project, gate: Gate) -> None:
+    running = begun(home, gate)
+    running.signal(signal.SIGTERM)
+    running.until_said("stopping: 3 running rollouts are finished first")
+
+    def told_again() -> bool:
+        if running.process.poll() is None:
+            running.signal(signal.SIGTERM)
+        return "cancelling what is running" in running.err
+
+    running.until(told_again, "it cancelled")
+    ended = running.wait()
+    assert ended.code == 143
+    assert "6 not done (stopped): the same command continues" in ended.err
+    assert [(line["status"], line["reason"]) for line in home.lines()] == [("cancelled", "interrupted")] * 3
+    finished(home, gate)
+
+
+def test_a_sigterm_that_comes_twice_at_once_is_one(home: Project, gate: Gate) -> None:
+    """So does `timeout` send it: to the process, and to its group."""
+    running = begun(home, gate)
+    running.signal(signal.SIGTERM)
+    running.until_said("stopping: 3 running rollouts are finished first")
+    running.signal(signal.SIGTERM)
+    gate.opened.set()
+    ended = running.wait()
+    assert ended.code == 143
+    assert [line["status"] for line in home.lines()] == ["completed"] * 3
+    finished(home, gate)
+
+
+def test_ctrl_c_twice_ends_a_run_whose_agent_ignores_it(home: Project, gate: Gate) -> None:
+    home.module("stubborn", STUBBORN)
+    gate.opened.set()
+    flags = ("--concurrency", "3", "--agent", "stubborn:agent")
+    running = home.start_collect(*flags)
+    running.until(lambda: home.server.completions == 3, "three agents had asked")
+    running.signal(signal.SIGINT)
+    running.until_said("stopping: 3 running")
+    running.signal(signal.SIGINT)
+    ended = running.wait()
+    assert ended.code == 130
+    assert [(line["status"], line["reason"]) for line in home.lines()] == [("cancelled", "interrupted")] * 3
+    assert "Traceback" not in ended.err
+
+
+def stopped_for_a_while(running: Running, seconds: float) -> None:
+    """The process stands still for so long; the clock does not."""
+    running.signal(signal.SIGSTOP)
+    threading.Event().wait(seconds)
+    running.signal(signal.SIGCONT)
+
+
+def test_a_process_that_was_stopped_goes_on_where_it_was(home: Project, gate: Gate) -> None:
+    running = begun(home, gate)
+    stopped_for_a_while(running, 0.5)
+    gate.opened.set()
+    assert running.wait().code == 0
+    assert [(line["status"], line["attempt"]) for line in home.lines()] == [("completed", 1)] * 6
+    assert home.server.completions == 6
+
+
+def test_calls_whose_time_ran_out_while_the_process_was_stopped_are_made_again(
+    home: Project, gate: Gate
+) -> None:
+    """The time of a call is the time of the day: the three that were under way fail, and are attempted anew."""
+    running = begun(home, gate, "--call-timeout", "2")
+    stopped_for_a_while(running, 2.5)
+    running.until(lambda: gate.waiting >= 6, "they were asked again")
+    gate.opened.set()
+    ended = running.wait()
+    assert ended.code == 0
+    assert "3 × infra/call_timeout" in ended.err
+    failed = [line for line in home.lines() if line["status"] == "failed"]
+    assert [(line["error"]["kind"], line["attempt"]) for line in failed] == [("call_timeout", 1)] * 3
+    assert [rollout.reward for rollout in home.rollouts()] == [1.0] * 6
