@@ -78,6 +78,7 @@ def open_run(
     overwrite: bool = False,
     redo: str | None = None,
     regrade: bool = False,
+    on_warning: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Collection:
     """A collection opened on `out`, as the command opens it. `options` are the command's."""
@@ -92,7 +93,12 @@ def open_run(
     )
     prepared = prepare(load_config((), settings), parts)
     return open_collection(
-        prepared, overwrite=overwrite, redo=redo, regrade=regrade, disk=disk or QuickDisk()
+        prepared,
+        overwrite=overwrite,
+        redo=redo,
+        regrade=regrade,
+        disk=disk or QuickDisk(),
+        on_warning=on_warning,
     )
 
 

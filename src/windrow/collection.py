@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,8 @@ from windrow.store.places import Places
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
+
+BAD_LINES_TOLD = 10
 
 Warn = Callable[[str], None]
 Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
@@ -116,6 +119,14 @@ class Collection:
         self.warnings.append(message)
         if self._on_warning is not None:
             self._on_warning(message)
+
+    def warn_of_lines(self, messages: Iterable[str]) -> None:
+        """Warn of bad lines: the first few, and how many more there are."""
+        told = iter(messages)
+        for message in itertools.islice(told, BAD_LINES_TOLD):
+            self.warn(message)
+        if more := sum(1 for _ in told):
+            self.warn(f"{more:,} more such lines are left out")
 
     async def run(
         self, control: Control, on_commit: Committed, on_graded: Callable[[], Awaitable[None]] | None = None
@@ -309,10 +320,10 @@ class Collection:
         reader = RunReader(directory.path)
         self._past = Past(self.plan, reader, groups=groups)
         self._past.learn(self._grading, directory.manifest.redo)
-        for bad in reader.bad_lines:
-            self.warn(
-                f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
-            )
+        self.warn_of_lines(
+            f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
+            for bad in reader.bad_lines
+        )
 
     def _save_counts(self) -> None:
         if self.directory is None or self.directory.manifest is None:
@@ -371,8 +382,9 @@ def open_collection(
         )
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")
-        for number in file.bad_lines:
-            collection.warn(f"{file.path}:{number} is not a task and is left out")
+        collection.warn_of_lines(
+            f"{file.path}:{number} is not a task and is left out" for number in file.bad_lines
+        )
         for message in changed_code(prepared, before):
             collection.warn(message)
         for torn in directory.torn:
