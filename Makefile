@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check lint test docs mutants bench-quick format clean
+.PHONY: help demo setup check lint test docs mutants bench bench-quick format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ docs: $(STAMP) ## write docs/cli.md from the commands, and docs/demo.svg from a 
 
 mutants: $(STAMP) ## break the code on purpose: the tests must notice
 	$(BIN)/python tests/mutants/run.py
+
+bench: $(STAMP) ## write bench/RESULTS.md: windrow beside the floor and its peers (first time: installs those)
+	$(BIN)/python bench/all.py
 
 bench-quick: $(STAMP) ## rollouts per second against the floor, in a minute
 	$(BIN)/python bench/quick.py

@@ -21,6 +21,8 @@ from typing import BinaryIO
 import aiohttp
 import msgspec
 
+from _measure import raise_file_limit
+
 try:
     import uvloop
 except ImportError:
@@ -147,6 +149,7 @@ def main() -> None:
     parser.add_argument("--logprobs", action="store_true")
     parser.add_argument("--turns", type=int, default=1)
     options = parser.parse_args()
+    raise_file_limit()
     if uvloop is not None:
         uvloop.install()
     asyncio.run(run(options))

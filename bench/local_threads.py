@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import time
@@ -48,17 +49,24 @@ def question(number: int) -> Request:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=16)
+    parser.add_argument("--json", action="store_true", help="one JSON object a measurement")
     options = parser.parse_args()
     path = find_model(DEFAULT_MODEL).path
+    if not path.exists():
+        raise SystemExit("the model is not there: windrow models pull")
     cores = len(os.sched_getaffinity(0))
-    print(f"{cores} cores, load {os.getloadavg()[0]:.1f}")
     for busy in (False, True):
         spinners = [multiprocessing.Process(target=spin, daemon=True) for _ in range(cores if busy else 0)]
         for spinner in spinners:
             spinner.start()
         for threads in range(1, cores + 1):
             rate = asyncio.run(measure(path, threads, options.calls))
-            print(f"{'busy ' if busy else 'quiet'}  {threads} threads  {rate:6.1f} tokens/s", flush=True)
+            machine = "busy" if busy else "quiet"
+            if options.json:
+                said = json.dumps({"machine": machine, "threads": threads, "tokens_per_s": rate})
+            else:
+                said = f"{machine:5}  {threads} threads  {rate:6.1f} tokens/s"
+            print(said, flush=True)
         for spinner in spinners:
             spinner.terminate()
 

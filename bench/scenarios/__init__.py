@@ -1,0 +1,25 @@
+"""The scenarios of `bench/all.py`: a module each, with TITLE and `run(options) -> Section`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from peers import NOBODY, Company
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a scenario is run: in earnest, or `fast`, with sizes that only show that it works."""
+
+    fast: bool = False
+    peers: Company = NOBODY
+
+    def size(self, full: T, fast: T) -> T:
+        return fast if self.fast else full
+
+
+class Skipped(Exception):
+    """The scenario cannot be run here; says why."""

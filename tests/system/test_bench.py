@@ -1,0 +1,73 @@
+"""The benchmarks run, and write what they measured: numbers in every table, and no section of another lost."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "all.py"
+TITLES = {
+    "single": "The collector's own cost, beside the floor",
+    "tokens": "Token ids and logprobs",
+    "latency": "A model with latency",
+    "concurrency": "Many episodes in flight",
+    "memory": "Memory does not grow with the run",
+}
+
+pytestmark = pytest.mark.slow
+
+
+def bench(out: Path, *names: str) -> None:
+    command = [
+        sys.executable,
+        str(BENCH),
+        "--fast",
+        "--no-peers",
+        "--only",
+        ",".join(names),
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def sections(path: Path) -> dict[str, str]:
+    _, *parts = path.read_text(encoding="utf-8").split("\n## ")
+    return {title: text for title, _, text in (part.partition("\n") for part in parts)}
+
+
+def table_of(text: str) -> dict[str, list[float]]:
+    """The rows of a section's table: numbers by the name in the first column."""
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")][2:]
+    return {name.strip(): [float(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
+
+
+def test_every_scenario_of_the_floor_and_windrow_writes_its_section_with_numbers(tmp_path: Path) -> None:
+    out = tmp_path / "results.md"
+    bench(out, *TITLES)
+    written = sections(out)
+    assert list(written) == list(TITLES.values())
+    for name, title in TITLES.items():
+        assert f"python bench/all.py --only {name}" in written[title]
+        rows = table_of(written[title])
+        assert len(rows) == 2
+        assert rows.keys() == {"floor", "windrow"} or name == "memory"
+        assert all(math.isfinite(value) and value > 0 for cells in rows.values() for value in cells)
+
+
+def test_a_scenario_that_is_run_again_replaces_its_own_section_alone(tmp_path: Path) -> None:
+    out = tmp_path / "results.md"
+    kept = "## By hand\n\nKept as it is.\n"
+    out.write_text(
+        f"# Results\n\nold preface\n\n## {TITLES['memory']}\n\nold numbers\n\n{kept}", encoding="utf-8"
+    )
+    bench(out, "memory")
+    text = out.read_text(encoding="utf-8")
+    assert text.endswith(kept)
+    assert list(sections(out)) == [TITLES["memory"], "By hand"]
+    assert "old" not in text
