@@ -203,8 +203,7 @@ def run_measured(command: list[str], *, out: BinaryIO | None = None, timeout_s: 
             output.seek(0)
             said = output.read()[-2000:].decode(errors="replace")
             raise Failed(f"exit {process.returncode}: {shlex.join(command)}\n{said}")
-    peak_bytes = max(used.ru_maxrss * 1024, peak.rss_bytes)
-    return Usage(seconds, used.ru_utime + used.ru_stime, peak_bytes / 2**20)
+    return Usage(seconds, used.ru_utime + used.ru_stime, peak.rss_bytes / 2**20)
 
 
 @contextmanager

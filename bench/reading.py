@@ -15,12 +15,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import make_run
+from harness import Failed, run_measured
 
 SIZES = (10_000, 100_000, 1_000_000)
 TIMEOUT_S = 900
@@ -64,26 +63,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def measured(what: str, command: list[str], rollouts: int) -> Reading:
-    with tempfile.TemporaryFile() as output:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
-        overdue = threading.Timer(TIMEOUT_S, process.kill)
-        overdue.start()
-        try:
-            _, status, used = os.wait4(process.pid, 0)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-        finally:
-            overdue.cancel()
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)  # wait4 reaped it, so Popen cannot
-        if process.returncode != 0:
-            output.seek(0)
-            said = output.read()[-2000:].decode(errors="replace")
-            raise SystemExit(f"exit {process.returncode}: {' '.join(command)}\n{said}")
-    return Reading(what, rollouts, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    with open(os.devnull, "wb") as nowhere:
+        usage = run_measured(command, out=nowhere, timeout_s=TIMEOUT_S)
+    return Reading(what, rollouts, usage.seconds, usage.cpu_seconds, usage.peak_rss_mb)
 
 
 def measure(sizes: list[int], *, repeats: int = 1, scratch: Path | None = None) -> list[Reading]:
@@ -120,10 +102,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="rollouts a run")
     parser.add_argument("--repeats", type=int, default=1, help="the quickest counts")
-    parser.add_argument("--scratch", type=Path, help="where the runs are made (1.5 GB a million rollouts)")
+    parser.add_argument(
+        "--scratch",
+        type=lambda text: Path(text).resolve(),
+        help="where the runs are made (1.5 GB a million rollouts)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a measurement")
     given = parser.parse_args()
-    readings = measure(given.sizes, repeats=given.repeats, scratch=given.scratch)
+    try:
+        readings = measure(given.sizes, repeats=given.repeats, scratch=given.scratch)
+    except Failed as failure:
+        sys.exit(str(failure))
     if given.json:
         for reading in readings:
             print(json.dumps(asdict(reading)))
