@@ -6,7 +6,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from windrow.store.disk import Disk
@@ -156,7 +156,7 @@ class CrashDisk(Disk):
         self._step()
         self._remember_names(path)
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes | Iterable[bytes]) -> None:
         self._step()
         super().replace(path, data)
 

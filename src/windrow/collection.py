@@ -21,7 +21,7 @@ from windrow.naming import name_of
 from windrow.past import Past
 from windrow.prepare import Prepared
 from windrow.records import Grading, Rollout, RolloutGroup
-from windrow.stats.metrics import Metrics, measure, write_metrics
+from windrow.stats.metrics import Metrics, survey, write_metrics
 from windrow.store.directory import (
     Fingerprint,
     GradingSink,
@@ -90,7 +90,7 @@ class Collection:
             split=prepared.source.split,
         )
         self.progress = Progress(planned=0)
-        self.metrics: Metrics | None = None  # what metrics.json says, once this call has written it
+        self.metrics: Metrics | None = None  # what metrics.json says but for the tasks, once it is written
         self._gate = gate
         self._on_warning = on_warning
         self._planned_by_agent: Mapping[str, int] = {}
@@ -184,8 +184,9 @@ class Collection:
         found: list[str] = []
         path, disk = self.directory.path, self.directory.disk
         try:
-            self.metrics = await asyncio.to_thread(measure, path, envs={name_of(env): env}, warn=found.append)
-            await asyncio.to_thread(write_metrics, path, self.metrics, disk)
+            measured = await asyncio.to_thread(survey, path, envs={name_of(env): env}, warn=found.append)
+            await asyncio.to_thread(write_metrics, path, measured, disk)
+            self.metrics = measured.metrics
         except (WindrowError, OSError) as problem:
             found.append(f"no metrics.json: {problem}")
         for message in found:

@@ -7,7 +7,9 @@ from collections.abc import Hashable
 from itertools import pairwise
 
 _FULL = 2 / 3
-_BUCKETS = 1 << 10
+_LOW_BITS = 10
+_LOW = (1 << _LOW_BITS) - 1
+_KEPT = 0xFFFFFFFF
 
 
 class Index:
@@ -69,16 +71,16 @@ class Repeats:
     """Finds which of many names came up more than once: four bytes a name, and a few too many rather than too few."""
 
     def __init__(self) -> None:
-        self._buckets = [array("I") for _ in range(_BUCKETS)]
+        self._buckets = [array("I") for _ in range(_LOW + 1)]
 
     def add(self, name: Hashable) -> None:
-        bucket, rest = _split(hash(name))
-        self._buckets[bucket].append(rest)
+        value = hash(name)
+        self._buckets[value & _LOW].append(value >> _LOW_BITS & _KEPT)
 
     def found(self) -> RepeatedNames:
         return RepeatedNames(
             {
-                (number, value)
+                value << _LOW_BITS | number
                 for number, bucket in enumerate(self._buckets)
                 for value, after in pairwise(sorted(bucket))
                 if value == after
@@ -87,16 +89,11 @@ class Repeats:
 
 
 class RepeatedNames:
-    def __init__(self, hashes: set[tuple[int, int]]) -> None:
+    def __init__(self, hashes: set[int]) -> None:
         self._hashes = hashes
 
     def __bool__(self) -> bool:
         return bool(self._hashes)
 
     def __contains__(self, name: Hashable) -> bool:
-        return _split(hash(name)) in self._hashes
-
-
-def _split(value: int) -> tuple[int, int]:
-    """A hash as the number of a bucket and 32 bits to keep there."""
-    return value % _BUCKETS, (value // _BUCKETS) & 0xFFFFFFFF
+        return hash(name) & (_KEPT << _LOW_BITS | _LOW) in self._hashes

@@ -21,7 +21,7 @@ from windrow import Rollout
 from windrow.cli.main import main
 from windrow.envs.problem import Problem
 from windrow.records import RecordedScore, Timing, Usage
-from windrow.stats.metrics import AgentEntry, Metrics, measure, write_metrics
+from windrow.stats.metrics import AgentEntry, Metrics, measure, survey, write_metrics
 from windrow.stats.spread import EXACT_VALUES, Values
 from windrow.store.directory import MANIFEST
 
@@ -160,6 +160,27 @@ def test_each_agent_has_its_own_entry(tmp_path: Path) -> None:
     assert [group.key for group in entries["pkg:Other"].group_level_metrics] == ["b"]
 
 
+def test_the_file_is_what_the_metrics_are_however_it_is_written(tmp_path: Path) -> None:
+    """Tasks are written one at a time: several agents, tasks that share an index, no task at all."""
+    rollouts = [
+        graded(name, 0.1 * sample, index=index, sample=sample, agent=agent)
+        for name, index, agent in (
+            ("b", 3, "chat"),
+            ("a", 0, "chat"),
+            ("c", 3, "pkg:Other"),
+            ("d", 3, "chat"),
+        )
+        for sample in range(3)
+    ]
+    for name, lines in (("none", []), ("one", rollouts[:1]), ("many", rollouts)):
+        run = write_run(tmp_path / name, lines)
+        written = write_metrics(run, survey(run)).read_bytes()
+        assert written == msgspec.json.format(msgspec.json.encode(measure(run)), indent=2) + b"\n"
+    groups = [entry.group_level_metrics for entry in measure(tmp_path / "many").agents]
+    assert [[group.index for group in of] for of in groups] == [[0, 3, 3], [3]]
+    assert groups[0] == sorted(groups[0], key=lambda group: (group.index, group.group))
+
+
 def test_a_run_without_a_rollout_and_one_with_a_bad_line_have_metrics(tmp_path: Path) -> None:
     empty = measure(write_run(tmp_path / "empty"))
     assert (empty.agents, empty.coverage.rollouts) == ([], 0)
@@ -175,7 +196,7 @@ def test_no_number_that_json_lacks_is_written(tmp_path: Path) -> None:
     """Rewards so large that their sums overflow."""
     rollouts = [graded(f"t{n}", value, index=n) for n, value in enumerate((1.7e308, 1.7e308, -1.7e308))]
     run = write_run(tmp_path / "run", rollouts)
-    path = write_metrics(run, measure(run))
+    path = write_metrics(run, survey(run))
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} in {path.name}")
@@ -192,8 +213,7 @@ def test_no_number_that_json_lacks_is_written(tmp_path: Path) -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
 def test_a_spread_is_that_of_the_statistics_module(numbers: list[float]) -> None:
     values = Values()
-    for number in numbers:
-        values.add(number)
+    values.add(numbers)
     spread = values.spread()
     assert (spread.n, spread.min, spread.max) == (len(numbers), min(numbers), max(numbers))
     assert spread.mean == pytest.approx(statistics.fmean(numbers), rel=1e-9, abs=1e-6)
@@ -205,11 +225,26 @@ def test_a_spread_is_that_of_the_statistics_module(numbers: list[float]) -> None
         assert spread.std == pytest.approx(statistics.stdev(numbers), rel=1e-6, abs=1e-6)
 
 
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40), st.integers(1, 7))
+def test_a_spread_does_not_depend_on_how_many_values_are_taken_in_together(
+    numbers: list[float], together: int
+) -> None:
+    whole, parts = Values(), Values()
+    for position, number in enumerate(numbers):
+        whole.add([number])
+        parts.add([number])
+        if position % together == 0:
+            parts.spread()
+    one, other = whole.spread(), parts.spread()
+    assert (one.n, one.min, one.median, one.max) == (other.n, other.min, other.median, other.max)
+    assert one.mean == pytest.approx(other.mean, rel=1e-9, abs=1e-9)
+    assert one.std == (other.std and pytest.approx(other.std, rel=1e-6, abs=1e-6))
+
+
 def test_very_many_values_are_held_in_bounded_memory_and_the_median_says_how_good_it_is() -> None:
     values = Values()
     numbers = [((n * 7919) % 100_003) / 1000 for n in range(100_003)]
-    for number in numbers:
-        values.add(number)
+    values.add(numbers)
     spread = values.spread()
     assert len(values._counts) <= EXACT_VALUES
     assert 0 < spread.median_error < 0.01

@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from windrow.cli.text import counts_text, mean_text
-from windrow.stats.metrics import measure, write_metrics
+from windrow.stats.metrics import survey, write_metrics
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
 
 HELP = "numbers of a run, with their denominators"
@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     stats = summarise(arguments.run, pass_reward=arguments.pass_reward)
     print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
     if arguments.write:
-        metrics = measure(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
-        print(f"wrote {write_metrics(arguments.run, metrics)}", file=sys.stderr)
+        found = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
+        print(f"wrote {write_metrics(arguments.run, found)}", file=sys.stderr)
     return 0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -31,20 +33,26 @@ class Cluster(msgspec.Struct):
         self.passed += passed
 
 
-def clustered_mean(clusters: Iterable[Cluster], *, confidence: float = 0.95) -> Mean | None:
+class ManyClusters(Protocol):
+    """Clusters that can be gone through more than once."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Cluster]: ...
+
+
+def clustered_mean(clusters: ManyClusters, *, confidence: float = 0.95) -> Mean | None:
     """The mean of all values, with an interval that treats values of one cluster as dependent.
 
     The variance is the cluster-robust one: G/(G-1) · Σ_g (Σ_i (x_gi − mean))² / n², t-distributed with G−1 degrees.
     """
-    filled = [cluster for cluster in clusters if cluster.n]
-    n = sum(cluster.n for cluster in filled)
+    n = sum(cluster.n for cluster in clusters)
     if not n:
         return None
-    mean = sum(cluster.total for cluster in filled) / n
-    count = len(filled)
+    mean = sum(cluster.total for cluster in clusters) / n
+    count = sum(cluster.n > 0 for cluster in clusters)
     if count < 2:
         return Mean(mean, None, None, n, count)
-    residuals = [cluster.total - cluster.n * mean for cluster in filled]
+    residuals = (cluster.total - cluster.n * mean for cluster in clusters)
     spread = sum(residual * residual for residual in residuals)
     error = math.sqrt(count / (count - 1) * spread) / n
     reach = t_quantile((1 + confidence) / 2, count - 1) * error
@@ -62,20 +70,21 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
     return 1.0 - math.prod((n - passed - i) / (n - i) for i in range(k))
 
 
-def mean_pass_at(clusters: Sequence[Cluster], k: int) -> float:
-    return sum(pass_at_k(cluster.n, cluster.passed, k) for cluster in clusters) / len(clusters)
+def mean_pass_at(clusters: Iterable[Cluster], k: int) -> float:
+    """Every cluster weighs the same."""
+    alike = Counter((cluster.n, cluster.passed) for cluster in clusters)
+    return sum(count * pass_at_k(n, passed, k) for (n, passed), count in alike.items()) / alike.total()
 
 
-def pass_table(clusters: Iterable[Cluster]) -> tuple[dict[str, float], int]:
+def pass_table(clusters: ManyClusters) -> tuple[dict[str, float], int]:
     """pass@k for k = 1, 2, 4, … and the largest, and over how many tasks: the same ones for every k.
 
     They are the tasks with as many graded samples as the best-covered one.
     """
-    filled = [cluster for cluster in clusters if cluster.n]
-    most = max((cluster.n for cluster in filled), default=0)
-    whole = [cluster for cluster in filled if cluster.n == most]
+    most = max((cluster.n for cluster in clusters), default=0)
     ks = sorted({*(2**i for i in range(most.bit_length())), most} - {0})
-    return {str(k): mean_pass_at(whole, k) for k in ks}, len(whole)
+    table = {str(k): mean_pass_at((c for c in clusters if c.n == most), k) for k in ks}
+    return table, sum(cluster.n == most for cluster in clusters) if most else 0
 
 
 def t_quantile(p: float, degrees: int) -> float:

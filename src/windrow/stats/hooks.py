@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from windrow.envs import Env, find_env
 from windrow.errors import UsageError
 from windrow.records import Rollout, Task
+from windrow.stats.lines import Line
 from windrow.store.gradings import Gradings
 from windrow.store.places import Place
 from windrow.store.read import RunReader
@@ -33,12 +34,15 @@ class Hooks:
         self._tasks: dict[str, Task] = {}
         self._kept: dict[str, dict[str, list[Rollout]]] = {}  # by agent and env
 
-    def add(self, place: Place, agent: str, env: str) -> None:
-        if env not in self._envs:
-            self._envs[env] = self._wanting(env)
-        if self._envs[env] is not None:
-            rollout = self._light(self._reader.folded(self._reader.read(place), self._gradings))
-            self._kept.setdefault(agent, {}).setdefault(env, []).append(rollout)
+    def watched(self, lines: Iterable[tuple[Place, Line]]) -> Iterator[Line]:
+        """The lines as they come; the rollouts of those that a hook will ask for are kept."""
+        for place, line in lines:
+            if line.env not in self._envs:
+                self._envs[line.env] = self._wanting(line.env)
+            if self._envs[line.env] is not None:
+                rollout = self._light(self._reader.folded(self._reader.read(place), self._gradings))
+                self._kept.setdefault(line.agent, {}).setdefault(line.env, []).append(rollout)
+            yield line
 
     def aggregate(self, agent: str) -> dict[str, dict[str, float]]:
         """What the hooks give for one agent, by environment. Whatever goes wrong in one is a warning."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -11,28 +12,30 @@ from windrow.store.gradings import Gradings
 from windrow.store.places import Place
 from windrow.store.read import RunReader
 
+BATCH_LINES = 512
 
-class _Task(msgspec.Struct):
+
+class _Task(msgspec.Struct, gc=False):
     key: str
     index: int
 
 
-class _Error(msgspec.Struct):
+class _Error(msgspec.Struct, gc=False):
     owner: str
     kind: str
 
 
-class _Timing(msgspec.Struct):
+class _Timing(msgspec.Struct, gc=False):
     started_at: float
     policy: float
     total: float
 
 
-class _Value(msgspec.Struct):
+class _Value(msgspec.Struct, gc=False):
     value: float
 
 
-class Line(msgspec.Struct):
+class Line(msgspec.Struct, gc=False):
     """What statistics need of a rollout."""
 
     id: str
@@ -68,6 +71,13 @@ def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[tuple[Place, 
         if line.grading != active or (line.id, line.attempt) in gradings:
             line = _with_verdicts(line, reader.folded(reader.read(place), gradings))
         yield place, line
+
+
+def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Many lines at a time: what is done with each of them is cheaper for a list."""
+    found = iter(lines)
+    while batch := list(itertools.islice(found, BATCH_LINES)):
+        yield batch
 
 
 def _with_verdicts(line: Line, rollout: Rollout) -> Line:

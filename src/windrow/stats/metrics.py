@@ -7,9 +7,9 @@ graded has an entry, and its mean is null. Nothing that is not a finite number i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -18,14 +18,18 @@ from windrow.errors import StoreError
 from windrow.records import Grade, Owner, Status, Stop, encode
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
 from windrow.stats.hooks import Hooks
-from windrow.stats.lines import Line, final_lines
-from windrow.stats.spread import Moments, Spread, Values, finite
+from windrow.stats.lines import Line, batches, final_lines
+from windrow.stats.spread import Spread, Values, finite
 from windrow.stats.tally import PASS_REWARD, Tally
+from windrow.stats.tasktable import GroupMetrics, TaskTable
 from windrow.store.disk import Disk
 from windrow.store.read import RunReader
 
 METRICS = "metrics.json"
 SCHEMA = 1
+WRITE_BYTES = 1 << 18
+_NO_GROUPS = b'"group_level_metrics": []'
+_INDENT = b"\n" + b" " * 8
 
 Warn = Callable[[str], None]
 
@@ -79,23 +83,6 @@ class AgentMetrics(msgspec.Struct, frozen=True, kw_only=True):
     aggregate: dict[str, dict[str, float]]
 
 
-class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One task: its `rollouts`, and the rewards of the `n` graded ones."""
-
-    key: str
-    index: int
-    group: str
-    rollouts: int
-    n: int
-    mean: float | None
-    std: float | None
-    min: float | None
-    max: float | None
-    pass_rate: float | None
-    mean_prompt_tokens: float
-    mean_completion_tokens: float
-
-
 class AgentEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`key_metrics` is flat, for a table or a tracker."""
 
@@ -112,83 +99,146 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     agents: list[AgentEntry]
 
 
-def measure(
+class Survey:
+    """What one pass over a run has found: the metrics, and the entries of the tasks one at a time."""
+
+    def __init__(self, run: RunName, coverage: Coverage, agents: Mapping[str, _Agent]) -> None:
+        self._agents = agents
+        self.metrics = Metrics(
+            run=run,
+            coverage=coverage,
+            agents=[agents[name].entry(name) for name in sorted(agents)],
+        )
+
+    def groups(self, agent: str) -> Iterator[GroupMetrics]:
+        """The `group_level_metrics` of an agent, which `metrics` leaves empty: they grow with the tasks."""
+        return self._agents[agent].groups()
+
+    def pieces(self) -> Iterator[bytes]:
+        """metrics.json, piece by piece."""
+        text = msgspec.json.format(encode(self.metrics), indent=2)
+        start, *rest = text.split(_NO_GROUPS)  # no other empty array can have that name
+        yield start
+        for entry, after in zip(self.metrics.agents, rest, strict=True):
+            opening = _NO_GROUPS.removesuffix(b"]")
+            for group in self.groups(entry.agent):
+                text = msgspec.json.format(encode(group), indent=2)
+                yield opening + _INDENT + text.replace(b"\n", _INDENT)
+                opening = b","
+            yield b"\n      ]" + after
+        yield b"\n"
+
+
+def survey(
     run: str | Path,
     *,
     pass_reward: float = PASS_REWARD,
     envs: Mapping[str, type[Env]] | None = None,
     warn: Warn = lambda message: None,
-) -> Metrics:
-    """The metrics of a run. `envs` are classes that cannot be found by name; a hook that raises is warned of.
+) -> Survey:
+    """Measure a run. `envs` are classes that cannot be found by name; a hook that raises is warned of.
 
-    Memory grows with tasks; with rollouts only where an environment defines `aggregate`.
+    Memory grows with tasks, by some 150 bytes each; with rollouts only where an environment defines `aggregate`.
     """
     agents: dict[str, _Agent] = {}
     with RunReader(run) as reader:
         gradings = reader.gradings()
         hooks = Hooks(reader, gradings, envs or {}, warn)
-        for place, line in final_lines(reader, gradings):
-            if line.agent not in agents:
-                agents[line.agent] = _Agent(pass_reward)
-            agents[line.agent].add(line)
-            hooks.add(place, line.agent, line.env)
-        planned = reader.manifest.agents
-        entries = [
-            agents[name].entry(name, planned.get(name), hooks.aggregate(name)) for name in sorted(agents)
-        ]
-        tallies = [agent.tally for agent in agents.values()]
-        return Metrics(run=_name(reader), coverage=_coverage(reader, tallies), agents=entries)
+        for lines in batches(hooks.watched(final_lines(reader, gradings))):
+            for name in {line.agent for line in lines}:
+                if name not in agents:
+                    agents[name] = _Agent(pass_reward, reader.manifest.agents.get(name))
+                agents[name].add([line for line in lines if line.agent == name])
+        for name in sorted(agents):
+            agents[name].aggregate = hooks.aggregate(name)
+        return Survey(_name(reader), _coverage(reader, list(agents.values())), agents)
 
 
-def write_metrics(run: str | Path, metrics: Metrics, disk: Disk | None = None) -> Path:
+def measure(run: str | Path, **options: Any) -> Metrics:
+    """All of metrics.json at once. `options` are those of `survey`."""
+    found = survey(run, **options)
+    agents = [
+        msgspec.structs.replace(entry, group_level_metrics=list(found.groups(entry.agent)))
+        for entry in found.metrics.agents
+    ]
+    return msgspec.structs.replace(found.metrics, agents=agents)
+
+
+def write_metrics(run: str | Path, found: Survey, disk: Disk | None = None) -> Path:
     """Put metrics.json into the run directory, whole or not at all."""
     path = Path(run) / METRICS
     try:
-        (disk or Disk()).replace(path, msgspec.json.format(encode(metrics), indent=2) + b"\n")
+        (disk or Disk()).replace(path, _joined(found.pieces()))
     except OSError as problem:
         raise StoreError(f"cannot write {path}: {problem.strerror}") from None
     return path
 
 
+def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer, larger pieces."""
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        if len(waiting) >= WRITE_BYTES:
+            yield bytes(waiting)
+            waiting.clear()
+    yield bytes(waiting)
+
+
 class _Agent:
-    """What is known of one agent's rollouts."""
+    """What is known of one agent's rollouts; `planned` are those of the last call."""
 
-    def __init__(self, pass_reward: float) -> None:
+    def __init__(self, pass_reward: float, planned: int | None) -> None:
         self.tally = Tally(pass_reward)
+        self.table = TaskTable()
+        self.aggregate: dict[str, dict[str, float]] = {}
+        self._planned = planned
         self._values: defaultdict[str, Values] = defaultdict(Values)
-        self._groups: dict[str, _Group] = {}
 
-    def add(self, line: Line) -> None:
-        self.tally.add(line)
-        for name, value in _numbers(line):
-            self._values[name].add(float(value))
-        if line.group not in self._groups:
-            self._groups[line.group] = _Group(line.task.key, line.task.index)
-        self._groups[line.group].add(line)
+    def add(self, lines: Sequence[Line]) -> None:
+        for row, line in zip(self.tally.add(lines), lines, strict=True):
+            self.table.add(row, line)
+        values = self._values
+        values["seconds"].add([line.timing.total for line in lines])
+        usages = [line.usage for line in lines]
+        values["usage/prompt_tokens"].add([usage.prompt_tokens for usage in usages])
+        values["usage/completion_tokens"].add([usage.completion_tokens for usage in usages])
+        values["usage/cached_tokens"].add([usage.cached_tokens for usage in usages])
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        found["usage/cost"] = [usage.cost for usage in usages if usage.cost is not None]
+        found["reward"] = [line.reward for line in lines if line.reward is not None]
+        for line in lines:
+            for name, score in line.scores.items():
+                found["score/" + name].append(score.value)
+            for name, value in line.metrics.items():
+                found["metric/" + name].append(value)
+        for name, numbers in found.items():
+            if numbers:
+                values[name].add(numbers)
 
-    def entry(self, name: str, planned: int | None, aggregate: dict[str, dict[str, float]]) -> AgentEntry:
-        metrics = self._metrics(aggregate)
+    def groups(self) -> Iterator[GroupMetrics]:
+        return self.table.entries(self.tally.rewards)
+
+    def entry(self, name: str) -> AgentEntry:
+        metrics = self._agent_metrics()
         return AgentEntry(
             agent=name,
-            key_metrics=_key_metrics(metrics, done=self.tally.done, planned=planned),
+            key_metrics=_key_metrics(metrics, done=self.tally.done, planned=self._planned),
             agent_metrics=metrics,
-            group_level_metrics=[
-                group.entry(id, self.tally.rewards[id].passed if id in self.tally.rewards else 0)
-                for id, group in sorted(self._groups.items(), key=lambda item: (item[1].index, item[0]))
-            ],
+            group_level_metrics=[],
         )
 
-    def _metrics(self, aggregate: dict[str, dict[str, float]]) -> AgentMetrics:
+    def _agent_metrics(self) -> AgentMetrics:
         tally = self.tally
-        pass_at, pass_tasks = pass_table(tally.rewards.values())
+        pass_at, pass_tasks = pass_table(tally.rewards)
         owners = dict.fromkeys(get_args(Owner), 0)
         for kind, count in tally.errors.items():
             owner = kind.partition("/")[0]
             owners[owner] = owners.get(owner, 0) + count
         return AgentMetrics(
             rollouts=tally.rollouts,
-            tasks=len(tally.tasks),
-            reward=clustered_mean(tally.rewards.values()),
+            tasks=tally.tasks,
+            reward=clustered_mean(tally.rewards),
             spread={name: values.spread() for name, values in sorted(self._values.items())},
             status=_rates(tally.status, get_args(Status), tally.rollouts),
             stop=_rates(tally.stop, get_args(Stop), tally.rollouts),
@@ -198,56 +248,8 @@ class _Agent:
             pass_reward=tally.pass_reward,
             pass_at=pass_at,
             pass_tasks=pass_tasks,
-            aggregate=aggregate,
+            aggregate=self.aggregate,
         )
-
-
-class _Group:
-    """One task's rollouts."""
-
-    def __init__(self, key: str, index: int) -> None:
-        self.key = key
-        self.index = index
-        self._rollouts = self._prompt_tokens = self._completion_tokens = 0
-        self._rewards = Moments()
-
-    def add(self, line: Line) -> None:
-        self._rollouts += 1
-        self._prompt_tokens += line.usage.prompt_tokens
-        self._completion_tokens += line.usage.completion_tokens
-        if line.reward is not None:
-            self._rewards.add(line.reward)
-
-    def entry(self, id: str, passed: int) -> GroupMetrics:
-        rewards = self._rewards
-        return GroupMetrics(
-            key=self.key,
-            index=self.index,
-            group=id,
-            rollouts=self._rollouts,
-            n=rewards.n,
-            mean=finite(rewards.mean) if rewards.n else None,
-            std=rewards.std,
-            min=finite(rewards.low),
-            max=finite(rewards.high),
-            pass_rate=passed / rewards.n if rewards.n else None,
-            mean_prompt_tokens=self._prompt_tokens / self._rollouts,
-            mean_completion_tokens=self._completion_tokens / self._rollouts,
-        )
-
-
-def _numbers(line: Line) -> Iterable[tuple[str, float]]:
-    """Every number of a rollout that is worth a mean, by name."""
-    if line.reward is not None:
-        yield "reward", line.reward
-    for name, score in line.scores.items():
-        yield f"score/{name}", score.value
-    for name, value in line.metrics.items():
-        yield f"metric/{name}", value
-    for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "cost"):
-        if (spent := getattr(line.usage, name)) is not None:
-            yield f"usage/{name}", spent
-    yield "seconds", line.timing.total
 
 
 def _key_metrics(metrics: AgentMetrics, *, done: int, planned: int | None) -> dict[str, float | None]:
@@ -278,13 +280,21 @@ def _name(reader: RunReader) -> RunName:
     )
 
 
-def _coverage(reader: RunReader, tallies: Sequence[Tally]) -> Coverage:
+def _coverage(reader: RunReader, agents: Sequence[_Agent]) -> Coverage:
+    tallies = [agent.tally for agent in agents]
     return Coverage(
         planned=reader.manifest.counts.get("planned"),
         rollouts=sum(tally.rollouts for tally in tallies),
         done=sum(tally.done for tally in tallies),
-        graded=sum(cluster.n for tally in tallies for cluster in tally.rewards.values()),
-        tasks=len({task for tally in tallies for task in tally.tasks}),
+        graded=sum(sum(tally.rewards.n) for tally in tallies),
+        tasks=_tasks([agent.table for agent in agents]),
         attempts=reader.attempts,
         bad_lines=len(reader.bad_lines),
     )
+
+
+def _tasks(tables: Sequence[TaskTable]) -> int:
+    """How many tasks there are; one that several agents ran is one."""
+    if len(tables) == 1:
+        return len(tables[0])
+    return len({table.group(row) for table in tables for row in range(len(table))})

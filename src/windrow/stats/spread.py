@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 EXACT_VALUES = 8192  # distinct values that are told apart before the median is rounded
+TOGETHER = 2048
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +29,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moments(msgspec.Struct):
-    """Count, mean, deviation and extremes of a stream of values, one at a time."""
+    """Count, mean, deviation and extremes of a stream of values, many at a time."""
 
     n: int = 0
     mean: float = 0.0
@@ -33,15 +37,17 @@ class Moments(msgspec.Struct):
     low: float = math.inf
     high: float = -math.inf
 
-    def add(self, value: float) -> None:
-        self.n += 1
-        step = value - self.mean
-        self.mean += step / self.n
-        self.squares += step * (value - self.mean)
-        if value < self.low:
-            self.low = value
-        if value > self.high:
-            self.high = value
+    def add(self, counts: Mapping[float, int]) -> None:
+        """Take in values, each as often as `counts` says: two streams' means and squares make those of both."""
+        n = sum(counts.values())
+        mean = sum(value * (count / n) for value, count in counts.items())  # the values' sum might overflow
+        squares = sum(count * ((value - mean) * (value - mean)) for value, count in counts.items())
+        step = mean - self.mean
+        self.squares += squares + step * step * (self.n / (self.n + n)) * n
+        self.mean += step * (n / (self.n + n))
+        self.n += n
+        self.low = min(self.low, *counts)
+        self.high = max(self.high, *counts)
 
     @property
     def std(self) -> float | None:
@@ -54,21 +60,19 @@ class Values:
     """A stream of values and their spread. Memory grows with distinct values, and only up to a bound."""
 
     def __init__(self) -> None:
-        self.moments = Moments()
+        self._moments = Moments()
         self._counts: dict[float, int] = {}
         self._bits: int | None = None  # of the mantissa that are kept; None: all
+        self._latest = array("d")  # taken in together, which costs a fraction
 
-    def add(self, value: float) -> None:
-        self.moments.add(value)
-        if self._bits is not None:
-            value = self._rounded(value, self._bits)
-        counts = self._counts
-        counts[value] = counts.get(value, 0) + 1
-        while len(self._counts) > EXACT_VALUES:
-            self._coarsen()
+    def add(self, values: Iterable[float]) -> None:
+        self._latest.extend(values)
+        if len(self._latest) >= TOGETHER:
+            self._take_in()
 
     def spread(self) -> Spread:
-        moments = self.moments
+        self._take_in()
+        moments = self._moments
         return Spread(
             n=moments.n,
             mean=finite(moments.mean),
@@ -78,6 +82,19 @@ class Values:
             max=moments.high,
             median_error=0.0 if self._bits is None else 2.0 ** (1 - self._bits),
         )
+
+    def _take_in(self) -> None:
+        if not self._latest:
+            return
+        latest = Counter(self._latest)
+        self._latest = array("d")
+        self._moments.add(latest)
+        counts, bits = self._counts, self._bits
+        for value, count in latest.items():
+            kept = value if bits is None else self._rounded(value, bits)
+            counts[kept] = counts.get(kept, 0) + count
+        while len(self._counts) > EXACT_VALUES:
+            self._coarsen()
 
     @staticmethod
     def _rounded(value: float, bits: int) -> float:
@@ -96,7 +113,7 @@ class Values:
 
     def _median(self) -> float:
         """The middle value, or the mean of the two in the middle."""
-        lower, upper = (self.moments.n - 1) // 2, self.moments.n // 2
+        lower, upper = (self._moments.n - 1) // 2, self._moments.n // 2
         middle: list[float] = []
         passed = 0
         for value in sorted(self._counts):

@@ -11,7 +11,7 @@ import msgspec
 
 from windrow.records import Usage
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
-from windrow.stats.lines import final_lines
+from windrow.stats.lines import batches, final_lines
 from windrow.stats.tally import PASS_REWARD, Tally
 from windrow.store.read import RunReader
 
@@ -44,28 +44,26 @@ class Stats(msgspec.Struct, kw_only=True):
 
 def summarise(run: str | Path, *, pass_reward: float = PASS_REWARD) -> Stats:
     with RunReader(run) as reader:
-        tally = Tally(pass_reward)
-        for _, line in final_lines(reader, reader.gradings()):
-            tally.add(line)
+        tally = Tally(pass_reward, by_score=True)
+        for lines in batches(line for _, line in final_lines(reader, reader.gradings())):
+            tally.add(lines)
         return _stats(reader, tally)
 
 
 def _stats(reader: RunReader, tally: Tally) -> Stats:
-    pass_at, pass_tasks = pass_table(tally.rewards.values())
+    pass_at, pass_tasks = pass_table(tally.rewards)
     return Stats(
         run=str(reader.path),
         planned=reader.manifest.counts.get("planned"),
         rollouts=tally.rollouts,
         attempts=reader.attempts,
-        tasks=len(tally.tasks),
+        tasks=tally.tasks,
         status=dict(tally.status),
         stop=dict(tally.stop),
         errors=dict(tally.errors),
         grade=dict(tally.grade),
-        reward=clustered_mean(tally.rewards.values()),
-        scores={
-            name: mean for name, of in sorted(tally.scores.items()) if (mean := clustered_mean(of.values()))
-        },
+        reward=clustered_mean(tally.rewards),
+        scores={name: mean for name, of in sorted(tally.scores.items()) if (mean := clustered_mean(of))},
         pass_reward=tally.pass_reward,
         pass_at=pass_at,
         pass_tasks=pass_tasks,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -38,12 +39,13 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def replace(self, path: Path, data: bytes) -> None:
-        """Put `data` at `path`, whole or not at all."""
+    def replace(self, path: Path, data: bytes | Iterable[bytes]) -> None:
+        """Put `data`, which may come in pieces, at `path`, whole or not at all."""
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            write_all(self, descriptor, data)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                write_all(self, descriptor, piece)
             self.sync(descriptor)
         finally:
             os.close(descriptor)

@@ -1,0 +1,85 @@
+"""What is known of each task, a row a task, in arrays: a run of many tasks costs tens of bytes a task."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+
+from windrow.compact import Index
+from windrow.stats.estimate import Cluster
+
+
+class Rows:
+    """Numbers the groups in the order they come up."""
+
+    def __init__(self) -> None:
+        self._index = Index()
+        self._last: tuple[str | None, int] = (None, 0)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def row(self, group: str) -> int:
+        known, row = self._last
+        if known == group:  # the rollouts of a group stand close together
+            return row
+        found = self._index.get(group)
+        if found is None:
+            found = len(self._index)
+            self._index.set(group, found)
+        self._last = (group, found)
+        return found
+
+
+class Clusters:
+    """A Cluster a row, sixteen bytes each."""
+
+    def __init__(self) -> None:
+        self.n = array("I")
+        self.total = array("d")
+        self.passed = array("I")
+
+    def __len__(self) -> int:
+        return len(self.n)
+
+    def __getitem__(self, row: int) -> Cluster:
+        """Empty where nothing was added."""
+        if row >= len(self.n):
+            return Cluster()
+        return Cluster(self.n[row], self.total[row], self.passed[row])
+
+    def __iter__(self) -> Iterator[Cluster]:
+        return map(Cluster, self.n, self.total, self.passed)
+
+    def add(self, values: Sequence[tuple[int, float]], *, pass_from: float = math.inf) -> None:
+        """Add values to the rows they are given with."""
+        missing = max([row for row, _ in values], default=-1) + 1 - len(self.n)
+        if missing > 0:
+            self.n.frombytes(bytes(self.n.itemsize * missing))
+            self.total.frombytes(bytes(8 * missing))
+            self.passed.frombytes(bytes(self.passed.itemsize * missing))
+        n, total, passed = self.n, self.total, self.passed
+        for row, value in values:
+            n[row] += 1
+            total[row] += value
+            if value >= pass_from:
+                passed[row] += 1
+
+
+class Texts:
+    """A list of strings, one after the other in one piece of memory."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._ends = array("Q", (0,))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> str:
+        return self._bytes[self._ends[row] : self._ends[row + 1]].decode()
+
+    def append(self, text: str) -> None:
+        self._bytes += text.encode()
+        self._ends.append(len(self._bytes))
