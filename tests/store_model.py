@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from windrow.engine.run import Control
+from windrow.engine.control import Control
 from windrow.errors import InfraError, PolicyError
 from windrow.policies.base import Request
 from windrow.records import Rollout, Task

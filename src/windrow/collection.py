@@ -6,14 +6,22 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from windrow.agreement import agreed_manifest, changed_code, redo_of
+from windrow.engine.brakes import Brakes
+from windrow.engine.commits import Finished
+from windrow.engine.control import Control
+from windrow.engine.descriptors import make_room
 from windrow.engine.freeze import copied_task
 from windrow.engine.guard import watch_with
-from windrow.engine.run import Control, Progress, Scheduler
+from windrow.engine.pace import Pace
+from windrow.engine.progress import Progress
+from windrow.engine.run import Scheduler, first_of
+from windrow.engine.waiting import Name, Waiting
 from windrow.engine.world import Sink
 from windrow.errors import StoreError, WindrowError
 from windrow.grade.grader import Grader, GradingLog
@@ -40,6 +48,7 @@ BAD_LINES_TOLD = 10
 
 Warn = Callable[[str], None]
 Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
+Progressed = Callable[[], Awaitable[None]]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,19 +138,22 @@ class Collection:
             self.warn(f"{more:,} more such lines are left out")
 
     async def run(
-        self, control: Control, on_commit: Committed, on_graded: Callable[[], Awaitable[None]] | None = None
+        self,
+        control: Control,
+        on_commit: Committed | None = None,
+        on_progress: Progressed | None = None,
     ) -> Summary:
         """Grade what an earlier call left ungraded, then run what is pending; return when both are durable.
 
-        `on_graded` is awaited after each of the former, `on_commit` after each of the latter.
+        `on_progress` is awaited after each of both, `on_commit` before it with each rollout of this call.
         """
         watch_with(self.warn)
         self.progress.planned = self.ledger.pending_count
         self.progress.to_grade = len(self.to_grade)
         self._planned_by_agent, self.progress.left = self._by_agent()
         try:
-            await self._grade_leftovers(control, on_graded)
-            await self._run_pending(control, on_commit)
+            await self._grade_leftovers(control, on_progress)
+            await self._run_pending(control, on_commit, on_progress)
         except BaseException:
             with contextlib.suppress(StoreError):  # what went wrong first is what is reported
                 self._save_counts()
@@ -207,48 +219,77 @@ class Collection:
             return {world.agent_name: len(self.plan)}, {world.agent_name: self.ledger.pending_count}
         return self.plan.by_agent(self.ledger, lambda task: world.cast(task).agent_name)
 
-    async def _run_pending(self, control: Control, on_commit: Committed) -> None:
+    async def _run_pending(
+        self, control: Control, on_commit: Committed | None, on_progress: Progressed | None
+    ) -> None:
         if not self.ledger.pending_count:
             return
         world = self.prepared.world
         self.progress.phase = "opening"
+        if too_few := make_room(self.prepared.concurrency):
+            self.warn(too_few)
         try:
             with control.cancellable():
                 await world.open()
             self.progress.phase = "running"
-            await self._schedule(control, on_commit)
+            await self._schedule(control, on_commit, on_progress)
         except asyncio.CancelledError:
             if not control.absorb():
                 raise
         finally:
             await world.close()
 
-    async def _schedule(self, control: Control, on_commit: Committed) -> None:
-        run = self.prepared.run
+    async def _schedule(
+        self, control: Control, on_commit: Committed | None, on_progress: Progressed | None
+    ) -> None:
+        """Run what is pending, as fast as the endpoint, the limits and who is told allow."""
+        prepared, run = self.prepared, self.prepared.run
+        brakes = Brakes(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
 
-        async def committed(slot: Slot, rollout: Rollout, settled: bool) -> None:
-            self._count(slot, rollout)
-            rollout = msgspec.structs.replace(rollout, task=copied_task(slot.task))  # a large row, too
+        async def told(finished: Finished) -> None:
+            rollout = finished.rollout
+            self.progress.count(rollout, settled=finished.settled)
+            brakes.saw(rollout, self.progress, settled=finished.settled)
             if rollout.grade == "pending" and not control.cancelled:
-                rollout = await self._grade(rollout)
+                rollout = await self._grade(_whole(rollout, finished.slot))
                 self.progress.judge(rollout)
-            await on_commit(rollout, settled)
+            if on_commit is not None:
+                await on_commit(_whole(rollout, finished.slot), finished.settled)
+            if on_progress is not None:
+                await on_progress()
 
-        scheduler = Scheduler(
-            self.prepared.world,
-            self._sink,
-            concurrency=self.prepared.concurrency,
-            retries=run.retries,
-            retry=self.plan.retry,
-            progress=self.progress,
-            control=control,
-            on_commit=committed,
-            gate=self._gate,
-        )
-        await scheduler.run(self.plan.pending(self.ledger))
+        brakes.start()
+        try:
+            await Scheduler(
+                prepared.world,
+                self._sink,
+                pace=Pace(prepared.concurrency, adaptive=run.concurrency == "auto"),
+                retries=run.retries,
+                retry=self.plan.retry,
+                progress=self.progress,
+                control=control,
+                counted=self._count,
+                told=told,
+                gate=self._gate,
+            ).run(self._waiting())
+        finally:
+            brakes.release()
 
-    def _count(self, slot: Slot, rollout: Rollout) -> None:
+    def _waiting(self) -> Waiting:
+        run, world = self.prepared.run, self.prepared.world
+        limits = {("env", name): most for name, most in run.env_concurrency.items()}
+        limits |= {("agent", name): most for name, most in run.agent_concurrency.items()}
+
+        def names(slot: Slot) -> tuple[Name, ...]:
+            cast = world.cast(slot.task)
+            return ("env", cast.env_name), ("agent", cast.agent_name)
+
+        following = partial(next, self.plan.pending(self.ledger), None)
+        return Waiting(following, limits=limits, names=names)
+
+    def _count(self, finished: Finished) -> None:
         """Only what is committed counts as done."""
+        slot, rollout, _ = finished
         self._past.ungraded += rollout.grade in ("pending", "failed")
         if rollout.done:
             self.ledger.mark_done(slot.number)
@@ -258,9 +299,7 @@ class Collection:
 
     # -- grading
 
-    async def _grade_leftovers(
-        self, control: Control, on_graded: Callable[[], Awaitable[None]] | None
-    ) -> None:
+    async def _grade_leftovers(self, control: Control, on_progress: Progressed | None) -> None:
         """Judge from the record what is on disk and not graded; bounded, and cut short by a stop."""
         if not self.to_grade:
             return
@@ -275,8 +314,8 @@ class Collection:
                     with control.cancellable():
                         await self._grade(self._past.read(place))
                     self.progress.graded += 1
-                    if on_graded is not None:
-                        await on_graded()
+                    if on_progress is not None:
+                        await on_progress()
                 except asyncio.CancelledError:
                     if not control.absorb():
                         raise
@@ -286,7 +325,7 @@ class Collection:
                 for _ in range(min(self.prepared.concurrency, len(self.to_grade))):
                     group.create_task(work())
         except* WindrowError as problems:
-            raise problems.exceptions[0] from None
+            raise first_of(problems) from None
 
     async def _grade(self, rollout: Rollout) -> Rollout:
         """The rollout with the verdicts it lacked, each of them durable."""
@@ -343,6 +382,11 @@ class Collection:
                 redo=None if finished else manifest.redo,
             )
         )
+
+
+def _whole(rollout: Rollout, slot: Slot) -> Rollout:
+    """The rollout as it is given out: with its row, also a large one, that whoever gets it may spoil."""
+    return msgspec.structs.replace(rollout, task=copied_task(slot.task))
 
 
 def open_collection(

@@ -16,7 +16,8 @@ from typing import Any, Literal, overload
 from windrow.agents import Agent, AgentFunction
 from windrow.collection import Collection, Summary, open_collection
 from windrow.config import load_config
-from windrow.engine.run import Control, Progress
+from windrow.engine.control import Control
+from windrow.engine.progress import Progress
 from windrow.envs import Env
 from windrow.policies import Policy
 from windrow.prepare import Parts, prepare
@@ -144,10 +145,12 @@ async def run_collection(
             await _guarded(collection, "on_commit", on_commit, rollout)
         if deliver is not None:
             await deliver(rollout, settled)
-        await progressed()
 
+    wanted = on_commit is not None or deliver is not None
     try:
-        summary = await collection.run(control, committed, progressed)
+        summary = await collection.run(
+            control, committed if wanted else None, progressed if on_progress is not None else None
+        )
         if aggregate and not control.stopping:
             await collection.aggregate()
         return summary

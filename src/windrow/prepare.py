@@ -8,13 +8,24 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from windrow.agents import Agent, AgentFunction, as_agent, find_agent
-from windrow.config import LimitsConfig, LoadedConfig, PolicyConfig, RunConfig, ScorerConfig, as_tree, expand
+from windrow.config import (
+    LimitsConfig,
+    LoadedConfig,
+    PolicyConfig,
+    Price,
+    RunConfig,
+    ScorerConfig,
+    as_tree,
+    expand,
+)
+from windrow.engine.pace import MOST
 from windrow.engine.world import Model, Scorer, World
 from windrow.envs import Env, find_env
 from windrow.errors import UsageError
@@ -108,7 +119,8 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         raise UsageError("env 'problem' ends with the first reply, so tools would be of no use; --env tool")
     behaviour = _behaviour(loaded, policy, sampling, env, agent, source, prompt, toolbox, models)
     grading = _grading(run, scorers, meant_for)
-    concurrency = run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY
+    concurrency = _concurrency(run, policy)
+    price = _price(run, policy)
     world = World(
         policy=policy,
         models=models,
@@ -129,6 +141,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         behaviour=behaviour.hash,
         grading=grading.hash if grading else None,
         capture=capture,
+        price=price,
     )
     return Prepared(
         loaded=loaded,
@@ -143,6 +156,25 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         notes=notes,
         concurrency=concurrency,
     )
+
+
+def _concurrency(run: RunConfig, policy: Policy) -> int:
+    """How many episodes run at a time; the most there can be, where that is found out (`auto`)."""
+    if run.concurrency == "auto":
+        return MOST
+    return run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY
+
+
+def _price(run: RunConfig, policy: Policy) -> Price | None:
+    """What the policy's tokens cost: the entry of `prices` that names it, else the first whose pattern fits."""
+    exact = run.prices.get(policy.model)
+    found = exact or next((run.prices[name] for name in run.prices if fnmatchcase(policy.model, name)), None)
+    if found is None and run.budget.cost is not None:
+        raise UsageError(
+            f"--budget-cost needs the price of {policy.model!r}: set it in the configuration, such as\n"
+            f"prices: {{{policy.model!r}: {{prompt: 2.5, completion: 10}}}}   # for a million tokens"
+        )
+    return found
 
 
 class _Survey:

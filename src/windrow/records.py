@@ -9,7 +9,7 @@ other field is always written. Readers ignore fields they do not know, so that f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -296,7 +296,7 @@ def is_done(status: str, reason: str | None) -> bool:
 
 
 def reward_of(
-    status: str, grade: Grade, scores: Mapping[str, RecordedScore], turns: tuple[Turn, ...]
+    status: str, grade: Grade, scores: Mapping[str, RecordedScore], turns: Sequence[Turn]
 ) -> float | None:
     """Σ weight·value over the scores plus Σ turn rewards; None unless the attempt ended well and is graded."""
     if grade != "graded" or status not in ("completed", "truncated"):

@@ -175,7 +175,7 @@ async def test_a_failed_fsync_stops_the_run(tmp_path: Path) -> None:
     async def on_commit(rollout: object) -> None:
         committed.append(rollout)
 
-    from windrow.engine.run import Control
+    from windrow.engine.control import Control
 
     with pytest.raises(StoreError, match="fsync"):
         await collection.run(Control(), on_commit)

@@ -23,7 +23,7 @@ from windrow.cli.figures import Speed, duration, frame, percent
 from windrow.cli.live import pack
 from windrow.cli.main import main
 from windrow.cli.progress import MILESTONES, Display
-from windrow.engine.run import Progress
+from windrow.engine.progress import Progress
 
 ROWS = [{"prompt": f"number {n}", "answer": "42"} for n in range(100)]
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.disks import CrashDisk
 from tests.stores import attempts, collect, contents, echo, folder_in_memory, open_run, rows
-from windrow.engine.run import Control
+from windrow.engine.control import Control
 from windrow.errors import InfraError, PolicyError, StoreError, UsageError
 from windrow.policies.base import Request
 from windrow.store.directory import read_manifest

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from windrow.engine.run import Progress
+from windrow.engine.progress import Progress
 
 WINDOW_SAMPLES = 120
 SAMPLE_S = 0.5

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from windrow.cli.figures import Frame, Speed, frame, percent, work_frame
 from windrow.cli.streams import JsonLines, descriptor
 from windrow.collection import Collection
-from windrow.engine.run import Progress
+from windrow.engine.progress import Progress
 from windrow.records import Rollout, encode
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class Display:
         self.status(None)
         self._speed = Speed()
         self._collection = collection
+
+    @property
+    def wants_rollouts(self) -> bool:
+        return self._json is not None
 
     def on_commit(self, rollout: Rollout) -> None:
         if self._json is None or self._collection is None or self._unread:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windrow.cli.text import mean_text, shorten
 from windrow.collection import Collection, Summary
+from windrow.engine.control import Control
 from windrow.stats.metrics import METRICS, AgentEntry
 
 
@@ -19,7 +20,7 @@ def opening(collection: Collection) -> str:
     return f"{collection.path}: {', '.join(parts)}"
 
 
-def closing(collection: Collection, summary: Summary, *, stopped: bool) -> str:
+def closing(collection: Collection, summary: Summary, control: Control) -> str:
     """What came of it, the key metrics of each agent, and where everything is."""
     lines = [f"{summary.done:,} of {summary.planned:,} done, {summary.attempts:,} attempts in this call"]
     if collection.progress.rewards:
@@ -31,7 +32,7 @@ def closing(collection: Collection, summary: Summary, *, stopped: bool) -> str:
     if summary.failed:
         lines.append(f"{summary.failed:,} failed for good: --redo status=failed runs them again")
     if summary.pending:
-        why = "stopped" if stopped else "failed"
+        why = control.why or ("stopped" if control.stopping else "failed")
         lines.append(f"{summary.pending:,} not done ({why}): the same command continues")
     if summary.ungraded:
         lines.append(

@@ -12,11 +12,13 @@ from windrow.config.load import LoadedConfig, load_config
 from windrow.config.options import OPTIONS, parse_maps, parse_mcp, parse_scorer, parse_tool
 from windrow.config.sections import (
     AgentConfig,
+    BudgetConfig,
     EnvConfig,
     LimitsConfig,
     LocalConfig,
     McpConfig,
     PolicyConfig,
+    Price,
     RunConfig,
     Sampling,
     ScorerConfig,
@@ -38,6 +40,8 @@ __all__ = [
     "McpConfig",
     "ToolConfig",
     "LimitsConfig",
+    "BudgetConfig",
+    "Price",
     "LoadedConfig",
     "OPTIONS",
     "load_config",

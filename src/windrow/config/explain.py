@@ -11,11 +11,13 @@ import msgspec
 
 from windrow.config.sections import (
     AgentConfig,
+    BudgetConfig,
     EnvConfig,
     LimitsConfig,
     LocalConfig,
     McpConfig,
     PolicyConfig,
+    Price,
     RunConfig,
     Sampling,
     ScorerConfig,
@@ -59,6 +61,8 @@ def _section_type(section: str) -> type[msgspec.Struct]:
         "env": EnvConfig,
         "agent": AgentConfig,
         "limits": LimitsConfig,
+        "budget": BudgetConfig,
+        "prices": Price,
         "tools": ToolConfig,
         "tools.mcp": McpConfig,
     }
@@ -69,7 +73,8 @@ def _choices(key: str) -> tuple[str, ...]:
     """The values that a key of a few fixed ones may have."""
     section, _, name = key.rpartition(".")
     fields = {field.encode_name: field for field in msgspec.structs.fields(_section_type(section))}
-    return get_args(fields[name].type)
+    kinds = (fields[name].type, *get_args(fields[name].type))  # some take a number or a word
+    return tuple(value for kind in kinds for value in get_args(kind) if isinstance(value, str))
 
 
 def origin_of(key: str, origins: dict[str, str]) -> str:

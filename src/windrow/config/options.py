@@ -45,7 +45,14 @@ OPTIONS: dict[str, str] = {
     "score_timeout": "limits.score_timeout_s",
     "episode_timeout": "limits.episode_timeout_s",
     "concurrency": "concurrency",
+    "env_concurrency": "env_concurrency",
+    "agent_concurrency": "agent_concurrency",
+    "workers": "workers",
     "retries": "retries",
+    "max_failure_rate": "max_failure_rate",
+    "budget_tokens": "budget.tokens",
+    "budget_cost": "budget.cost",
+    "budget_seconds": "budget.seconds",
     "out": "out",
     "lock": "lock",
 }
@@ -97,6 +104,17 @@ def parse_maps(texts: Sequence[str]) -> dict[str, str]:
     return maps
 
 
+def parse_shares(key: str, texts: Sequence[str]) -> dict[str, Any]:
+    """`NAME=N`, as the flag has it."""
+    shares: dict[str, Any] = {}
+    for text in texts:
+        name, equals, number = str(text).rpartition("=")
+        if not equals or not name or not number.isdecimal():
+            raise UsageError(f"{flag(key)} {text!r}: expected NAME=N, such as {flag(key)} chat=8")
+        shares[name] = int(number)
+    return shares
+
+
 def shaped(key: str, value: Any) -> Any:
     """The short spellings: a name for an env, a path for the tasks, lists of texts for the scorers and the map."""
     if key in ("env", "agent") and isinstance(value, str):
@@ -109,4 +127,6 @@ def shaped(key: str, value: Any) -> Any:
         return [parse_tool(item) if isinstance(item, str) else item for item in value]
     if key == "tasks.map" and isinstance(value, list | tuple):
         return parse_maps(value)
+    if key in ("env_concurrency", "agent_concurrency") and isinstance(value, list | tuple):
+        return parse_shares(key, value)
     return value

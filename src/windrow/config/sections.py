@@ -118,6 +118,22 @@ class LimitsConfig(_Section, frozen=True):
     close_timeout_s: Seconds = 10.0
 
 
+class BudgetConfig(_Section, frozen=True):
+    """What one call may spend. Prompts and replies count; `cost` is in the currency of `prices`."""
+
+    tokens: Positive | None = None
+    cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    seconds: Seconds | None = None
+
+
+class Price(_Section, frozen=True):
+    """For a million tokens. `cached`: prompt tokens that the server had cached; without it they cost as others do."""
+
+    prompt: Annotated[float, msgspec.Meta(ge=0)]
+    completion: Annotated[float, msgspec.Meta(ge=0)]
+    cached: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
 class RunConfig(_Section, frozen=True):
     tasks: TasksConfig = TasksConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -133,8 +149,14 @@ class RunConfig(_Section, frozen=True):
     seeds: Literal["none", "id", "sample"] = "none"
     capture: Capture | None = None  # None: what the env or the policy says
     limits: LimitsConfig = LimitsConfig()
-    concurrency: Positive | None = None  # None: what the policy bears, else 64
+    concurrency: Positive | Literal["auto"] | None = None  # None: what the policy bears, else 64
+    env_concurrency: dict[str, Positive] = {}  # of it, by environment
+    agent_concurrency: dict[str, Positive] = {}
+    workers: Positive = 1
     retries: NotNegative = 1
+    max_failure_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    budget: BudgetConfig = BudgetConfig()
+    prices: dict[str, Price] = {}  # by model; * and ? stand for anything
     out: str | None = None
     lock: bool = True
 

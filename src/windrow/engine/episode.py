@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from windrow.envs import Env
 from windrow.errors import EnvError, ScorerError, error_record
 from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot
+from windrow.tools import Tool
 
 T = TypeVar("T")
 
@@ -59,10 +60,7 @@ class Interrupted(asyncio.CancelledError):
 async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
     """Play one episode to its end, whatever that end is; the recorder holds the outcome."""
     try:
-        async with AsyncExitStack() as stack:
-            with recorder.timed("setup"):
-                run_tools = await stack.enter_async_context(world.toolbox.episode())
-            env = await stack.enter_async_context(_env(slot, world, cast, recorder))
+        async with _tools(world, recorder) as run_tools, _OpenEnv(slot, world, cast, recorder) as env:
             await _play(EpisodeSession(slot, env, world, recorder, run_tools), world, cast, recorder)
             if recorder.status in ("completed", "truncated"):
                 await _score(world, cast, recorder, env)
@@ -77,14 +75,14 @@ async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) 
 async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Recorder) -> None:
     """Reset, then let the agent drive until the episode has ended or its time is up."""
     limit = world.limits.episode_timeout_s
-    clock = asyncio.timeout(limit)
+    clock = asyncio.timeout(limit) if limit is not None else None
     try:
-        async with clock:
+        async with clock or nullcontext():
             await session.reset()
             await guarded_method(cast.agent, "run", cast.agent.run(session))
             await session.finish()
     except TimeoutError:
-        if not clock.expired():
+        if clock is None or not clock.expired():
             raise  # the environment's own, not the episode's
         if recorder.phase == "setup":
             raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None
@@ -93,7 +91,7 @@ async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Rec
 
 async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None:
     """The environment's own score, then the scorers that run before the commit."""
-    before_commit = [scorer for scorer in cast.scorers if not scorer.after_commit]
+    before_commit = cast.before_commit
     own_score = type(env).score is not Env.score
     if own_score or before_commit or recorder.has_step_rewards():
         limit = world.limits.score_timeout_s
@@ -169,15 +167,33 @@ def _weight(value: Any, share: Any, what: str) -> float:
     return weight
 
 
+def _tools(world: World, recorder: Recorder) -> AbstractAsyncContextManager[Sequence[tuple[str, Tool]]]:
+    """The run's own tools, for one episode."""
+    return _opened_tools(world, recorder) if world.toolbox.has_sources else nullcontext(())
+
+
 @asynccontextmanager
-async def _env(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> AsyncIterator[Env]:
+async def _opened_tools(world: World, recorder: Recorder) -> AsyncIterator[Sequence[tuple[str, Tool]]]:
+    async with AsyncExitStack() as stack:
+        with recorder.timed("setup"):
+            run_tools = await stack.enter_async_context(world.toolbox.episode())
+        yield run_tools
+
+
+class _OpenEnv:
     """The environment of one attempt; `close` runs once, whatever happened, within its time."""
-    env = cast.env(cast.env_settings, world.context(slot, Asking(slot, world, recorder)))
-    try:
-        yield env
-    finally:
-        if type(env).close is not Env.close:
-            await _close(env, world.limits.close_timeout_s, recorder)
+
+    def __init__(self, slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
+        self._limit_s = world.limits.close_timeout_s
+        self._recorder = recorder
+        self._env = cast.env(cast.env_settings, world.context(slot, Asking(slot, world, recorder)))
+
+    async def __aenter__(self) -> Env:
+        return self._env
+
+    async def __aexit__(self, *_: object) -> None:
+        if type(self._env).close is not Env.close:
+            await _close(self._env, self._limit_s, self._recorder)
 
 
 async def _close(env: Env, limit_s: float, recorder: Recorder) -> None:

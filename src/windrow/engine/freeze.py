@@ -110,7 +110,7 @@ class Freezer:
 def copied(value: Json) -> Json:
     """A JSON value that shares nothing mutable with `value`: what is handed out may be spoilt, the record not."""
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: item if type(item) in _SCALARS else copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
@@ -127,6 +127,7 @@ def copied_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     )
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # nothing in them can be changed
 _MESSAGE_FIELDS = {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning"}
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 

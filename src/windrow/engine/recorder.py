@@ -7,8 +7,7 @@ state later changes nothing. The first end counts; what is reported after it doe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 import msgspec
@@ -42,6 +41,29 @@ from windrow.records import (
 from windrow.tasks.plan import Slot
 
 _STOPS = (None, *get_args(Stop))
+_NOTHING_SAID: dict[str, Any] = {
+    "tokens": None,
+    "finish": None,
+    "usage": None,
+    "versions": (),
+    "first_token_s": None,
+}
+
+
+class Timed:
+    """Adds the seconds between entering and leaving to a phase's."""
+
+    __slots__ = ("_phase", "_seconds", "_started")
+
+    def __init__(self, seconds: dict[str, float], phase: str) -> None:
+        self._seconds = seconds
+        self._phase = phase
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._phase] += time.monotonic() - self._started
 
 
 class Recorder:
@@ -69,7 +91,8 @@ class Recorder:
         self.metrics: dict[str, float] = {}
         self.scores: dict[str, RecordedScore] = {}
         self.grade: Grade = "none"
-        self._turns: list[dict[str, Any]] = []  # the fields of each Turn, until it is built
+        self._turns: list[Turn] = []
+        self._sampled = 0  # tokens of all replies, as the server counted them
         self._state: Json = None
         self._outcome: tuple[Status, Stop, ErrorRecord | None, Reason | None] | None = None
         self._freezer = Freezer()
@@ -79,15 +102,10 @@ class Recorder:
 
     # -- what happened
 
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
+    def timed(self, phase: str) -> Timed:
         """Everything inside happens in `phase`: its time is counted there, and so is its failure."""
         self.phase = phase
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self._seconds[phase] += time.monotonic() - started
+        return Timed(self._seconds, phase)
 
     def add(self, messages: Iterable[Message | Mapping[str, Any]], origin: Origin) -> None:
         self.messages += self.frozen(messages, origin)
@@ -124,36 +142,43 @@ class Recorder:
             reply = freeze.message(said, "policy", turn=turn)
             self._reached = lower(self._reached, completion.capture)
             self.messages.append(reply)
-        model = freeze.value(completion.model, "model") if completion else None
         self._turns.append(
-            {
-                "role": "agent",
-                "reads": reads,
-                "writes": len(self.messages) - 1 if reply else None,
-                "tokens": completion.tokens if completion else None,
-                "finish": freeze.value(completion.finish, "finish") if completion else None,
-                "usage": completion.usage if completion else None,
-                "versions": ((0, freeze.text(completion.version)),)
-                if completion and completion.version
-                else (),
-                "started_at": time.time() - seconds,
-                "first_token_s": completion.first_token_s if completion else None,
-                "seconds": seconds,
-                "retries": retries,
-                "tool_calls": (),
-                "tools_seconds": 0.0,
-                "model": model if model != self.policy.model else None,
-                "sampling": dict(sampling) if sampling else None,
-                "parse_error": freeze.text("; ".join(completion.malformed))
-                if completion and completion.malformed
-                else None,
-            }
+            Turn(
+                role="agent",
+                reads=reads,
+                writes=len(self.messages) - 1 if reply else None,
+                started_at=time.time() - seconds,
+                seconds=seconds,
+                retries=retries,
+                tool_calls=(),
+                tools_seconds=0.0,
+                sampling=dict(sampling) if sampling else None,
+                **self._said(completion),
+            )
         )
         return reply
 
+    def _said(self, completion: Completion | None) -> dict[str, Any]:
+        """The fields of a turn that the policy's server has given."""
+        if completion is None:
+            return _NOTHING_SAID
+        freeze = self._freezer
+        model = freeze.value(completion.model, "model")
+        if completion.usage is not None:
+            self._sampled += completion.usage.completion_tokens
+        return {
+            "tokens": completion.tokens,
+            "finish": freeze.value(completion.finish, "finish"),
+            "usage": completion.usage,
+            "versions": ((0, freeze.text(completion.version)),) if completion.version else (),
+            "first_token_s": completion.first_token_s,
+            "model": model if model != self.policy.model else None,
+            "parse_error": freeze.text("; ".join(completion.malformed)) if completion.malformed else None,
+        }
+
     def reply_of(self, turn: int) -> Message | None:
         """What this turn said, if there is such a turn and it said something."""
-        writes = self._turns[turn]["writes"] if 0 <= turn < len(self._turns) else None
+        writes = self._turns[turn].writes if 0 <= turn < len(self._turns) else None
         return None if writes is None else self.messages[writes]
 
     def tools_ran(self, calls: Iterable[ToolCall], seconds: float, turn: int) -> None:
@@ -162,24 +187,34 @@ class Recorder:
             msgspec.structs.replace(call, error=self._freezer.text(call.error)) if call.error else call
             for call in calls
         )
-        self._turns[turn]["tool_calls"] += tuple(frozen)
-        self._turns[turn]["tools_seconds"] += seconds
+        before = self._turns[turn]
+        self._turns[turn] = msgspec.structs.replace(
+            before,
+            tool_calls=(*before.tool_calls, *frozen),
+            tools_seconds=before.tools_seconds + seconds,
+        )
 
-    def stepped(self, step: Step, turn_number: int) -> None:
+    def stepped(self, step: Step, turn: int) -> None:
         """What the environment's step said goes onto the turn it answered, its messages after it."""
         freeze = self._freezer
-        turn = self._turns[turn_number]
         if step.stop not in _STOPS:
             raise ValueError(f"step() said stop={step.stop!r}; it is one of {', '.join(get_args(Stop))}")
-        turn["reward"] = number(step.reward, "step reward") if step.reward is not None else None
-        turn["scores"] = freeze.numbers(step.scores, "step scores")
-        turn["metrics"] = freeze.numbers(step.metrics, "step metrics")
-        turn["state"] = freeze.value(step.state, "step state")
-        turn["info"] = freeze.value(step.info, "step info")
-        if step.parse_error is not None:
-            turn["parse_error"] = freeze.text(step.parse_error)
+        said: dict[str, Any] = {}
+        if step.reward is not None:
+            said["reward"] = number(step.reward, "step reward")
+        if step.scores is not None:
+            said["scores"] = freeze.numbers(step.scores, "step scores")
+        if step.metrics is not None:
+            said["metrics"] = freeze.numbers(step.metrics, "step metrics")
         if step.state is not None:
-            self._state = turn["state"]
+            said["state"] = freeze.value(step.state, "step state")
+        if step.info is not None:
+            said["info"] = freeze.value(step.info, "step info")
+        if step.parse_error is not None:
+            said["parse_error"] = freeze.text(step.parse_error)
+        if said:
+            self._turns[turn] = msgspec.structs.replace(self._turns[turn], **said)
+            self._state = said.get("state", self._state)
         self.messages += [freeze.message(message, _speaker(message)) for message in step.messages]
 
     def judged(self, verdict: Verdict) -> None:
@@ -231,33 +266,30 @@ class Recorder:
         The last context, which holds all that came before; where an agent asks with less than that, what was sampled
         in all, if that is more.
         """
-        usages: list[Usage | None] = [turn["usage"] for turn in self._turns]
-        if not usages:
+        if not self._turns:
             return 0
-        if usages[-1] is None:
-            return None
-        sampled = sum(usage.completion_tokens for usage in usages if usage is not None)
-        return max(usages[-1].prompt_tokens + usages[-1].completion_tokens, sampled)
+        last = self._turns[-1].usage
+        return None if last is None else max(last.prompt_tokens + last.completion_tokens, self._sampled)
 
     def has_step_rewards(self) -> bool:
-        return any(turn.get("reward") is not None for turn in self._turns)
+        return any(turn.reward is not None for turn in self._turns)
 
     def episode(self) -> Episode:
         """A copy for a scorer, which may do with it as it likes."""
         assert self._outcome is not None
         status, stop, *_ = self._outcome
         return shown_episode(
-            self.slot.task, tuple(self.messages), self._built_turns(), self._state, status, stop
+            self.slot.task, tuple(self.messages), tuple(self._turns), self._state, status, stop
         )
 
     def check_reward(self) -> None:
         """Raise ValueError where finite scores add up to something that is not."""
-        number(reward_of("completed", "graded", self.scores, self._built_turns()), "the reward")
+        number(reward_of("completed", "graded", self.scores, self._turns), "the reward")
 
     def rollout(self) -> Rollout:
         assert self._outcome is not None, "an attempt is recorded when it has ended"
         status, stop, error, reason = self._outcome
-        turns = self._built_turns()
+        turns = tuple(self._turns)
         kept = self.capture != "none"
         errors = sum(turn.parse_error is not None for turn in turns)
         if turns and (self.tools or errors):
@@ -293,7 +325,7 @@ class Recorder:
             state=self._state if kept else None,
             messages=tuple(self.messages) if kept else (),
             turns=turns if kept else tuple(_bare(turn) for turn in turns),
-            usage=sum((turn.usage for turn in turns if turn.usage is not None), Usage()),
+            usage=_total([turn.usage for turn in turns if turn.usage is not None]),
             timing=Timing(
                 started_at=self._started_at, total=time.monotonic() - self._started, **self._seconds
             ),
@@ -306,14 +338,15 @@ class Recorder:
         answered = sum(message.role == "tool" and message.origin == "tool" for message in self.messages)
         return asked - answered
 
-    def _built_turns(self) -> tuple[Turn, ...]:
-        return tuple(Turn(**fields) for fields in self._turns)
-
     def _clean(self, error: ErrorRecord | None) -> ErrorRecord | None:
         if error is None:
             return None
         fields: dict[str, Any] = self._freezer.value(error, "error")
         return ErrorRecord(**fields)
+
+
+def _total(usages: list[Usage]) -> Usage:
+    return usages[0] if len(usages) == 1 else sum(usages, Usage())
 
 
 def _speaker(message: Message | Mapping[str, Any]) -> Origin:

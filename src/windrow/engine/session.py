@@ -261,6 +261,8 @@ class EpisodeSession:
                 raise
             retries = problem.retries if isinstance(problem, InfraError) else 0
             recorder.fail(error_record(problem, owner="policy", phase="policy"))
+        if completion is not None and (usage := world.priced(completion.usage)) is not completion.usage:
+            completion = msgspec.structs.replace(completion, usage=usage)
         sent = request.sampling if request.sampling != recorder.policy.sampling else None
         seconds = time.monotonic() - started
         recorder.called(completion, seconds=seconds, retries=retries, sampling=sent, reads=reads)

@@ -9,11 +9,11 @@ from typing import Protocol
 import msgspec
 
 from windrow.agents import Agent, find_agent
-from windrow.config import LimitsConfig
+from windrow.config import LimitsConfig, Price
 from windrow.envs import Ask, Env, EnvContext, Episode, find_env, nobody
 from windrow.naming import name_of
 from windrow.policies import Policy
-from windrow.records import Capture, Json, RecordedScore, Rollout, Task
+from windrow.records import Capture, Json, RecordedScore, Rollout, Task, Usage
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
@@ -51,6 +51,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     agent: Agent
     agent_name: str
     scorers: tuple[Scorer, ...]
+    before_commit: tuple[Scorer, ...]  # those of them whose verdict is in the rollout's own line
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -85,6 +86,7 @@ class World:
         behaviour: str = "",
         grading: str | None = None,
         capture: Capture | None = None,
+        price: Price | None = None,
     ) -> None:
         """`scorers_env`: the only environment that the scorers are for; None means any."""
         self.policy = policy
@@ -97,6 +99,7 @@ class World:
         self.behaviour = behaviour
         self.grading = grading
         self._capture = capture
+        self._price = price
         self.env = env  # the run's own; a row may name another
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
@@ -111,9 +114,10 @@ class World:
 
     def cast(self, task: Task) -> Cast:
         own = (task.get("env"), task.get("agent"))
-        if own not in self._casts:
-            self._casts[own] = self._make_cast(*own)
-        return self._casts[own]
+        cast = self._casts.get(own)
+        if cast is None:
+            cast = self._casts[own] = self._make_cast(*own)
+        return cast
 
     def sampling(self, task: Task) -> dict[str, Json]:
         """A flag wins over the row, the row over the configuration."""
@@ -144,6 +148,19 @@ class World:
         """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
         return self._capture or env.capture or self.policy.default_capture
 
+    def priced(self, usage: Usage | None) -> Usage | None:
+        """The usage of a call of the policy, with what it cost where a price is known."""
+        price = self._price
+        if price is None or usage is None or usage.cost is not None:
+            return usage
+        cached = price.prompt if price.cached is None else price.cached
+        cost = (
+            (usage.prompt_tokens - usage.cached_tokens) * price.prompt
+            + usage.cached_tokens * cached
+            + usage.completion_tokens * price.completion
+        )
+        return msgspec.structs.replace(usage, cost=cost / 1e6)
+
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""
         return {"id": seed, "sample": sample}.get(self._seeds)
@@ -155,12 +172,13 @@ class World:
         agent, agent_settings = self._agent, self._agent_settings
         if agent_name is not None and agent_name != name_of(agent):
             agent, agent_settings = find_agent(agent_name), {}
-        meant = self._scorers_env in (None, name_of(env))
+        scorers = self._scorers if self._scorers_env in (None, name_of(env)) else ()
         return Cast(
             env=env,
             env_name=name_of(env),
             env_settings=settings,
             agent=agent(agent_settings),
             agent_name=name_of(agent),
-            scorers=self._scorers if meant else (),
+            scorers=scorers,
+            before_commit=tuple(scorer for scorer in scorers if not scorer.after_commit),
         )

@@ -10,10 +10,13 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 
 from windrow.records import Json
 
 _NUMBER = r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_WHOLE_NUMBER = re.compile(_NUMBER)
+_CURRENCY = re.compile(r"^([-+−]?)\s*[$€£]\s*")
 _FRACTION = re.compile(rf"({_NUMBER})\s*/\s*({_NUMBER})")
 # A sign counts only where nothing stands before it: 10-3 and covid-19 hold no negative number.
 _IN_TEXT = re.compile(
@@ -34,6 +37,8 @@ Judged = tuple[bool, bool]
 MAX_READ_CHARS = (
     200_000  # from the end, where a reply settles on its answer: verdicts are given on the event loop
 )
+
+SHORT_CHARS = 64
 
 
 def answers_of(answer: Json) -> list[str]:
@@ -85,25 +90,36 @@ def number(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
     if said is None:
         return False, False
     wanted = [value for text in answers_of(answer) if (value := parse_number(text)) is not None]
-    tolerance = Fraction(str(settings.get("tolerance", 0)))
-    return any(abs(said - value) <= tolerance for value in wanted), True
+    tolerance = settings.get("tolerance", 0)
+    if not tolerance:
+        return said in wanted, True
+    return any(abs(said - value) <= Fraction(str(tolerance)) for value in wanted), True
 
 
 def parse_number(text: str) -> Fraction | None:
     """The number that the whole of `text` is, exactly: 1,234.5, -3/4, 12 %, $5, 1e3."""
-    text = re.sub(r"^([-+−]?)\s*[$€£]\s*", r"\1", text.strip())
+    return _parsed_short(text) if len(text) <= SHORT_CHARS else _parsed(text)
+
+
+def _parsed(text: str) -> Fraction | None:
+    text = _CURRENCY.sub(r"\1", text.strip())
     text = text.rstrip("$€£").rstrip("%.").strip().replace("−", "-")
     quotient = _FRACTION.fullmatch(text)
     if quotient:
         top, bottom = parse_number(quotient[1]), parse_number(quotient[2])
         return top / bottom if top is not None and bottom else None
-    if not text or not re.fullmatch(_NUMBER, text) or not any(c.isdigit() for c in text):
+    if not text or not _WHOLE_NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
         return None
     try:
         value = Decimal(text.replace(",", ""))
         return Fraction(value) if abs(value.adjusted()) < 400 else None
     except (InvalidOperation, ValueError):
         return None
+
+
+_parsed_short = lru_cache(maxsize=4096)(
+    _parsed
+)  # a group is compared with one answer, and often says the same
 
 
 def final_number(reply: str) -> Fraction | None:

@@ -57,10 +57,17 @@ class Offer(NamedTuple):
     denied: frozenset[str]
 
 
+_NOTHING = Offer({}, frozenset())
+
+
 class Toolbox:
     def __init__(self, sources: Sequence[ToolSource] = (), filter: ToolFilter | None = None) -> None:
         self._sources = tuple(sources)
         self._filter = filter or ToolFilter()
+
+    @property
+    def has_sources(self) -> bool:
+        return bool(self._sources)
 
     def identity(self) -> dict[str, Json]:
         """Empty where there are no tools and no filter, so that it changes no fingerprint."""
@@ -98,6 +105,8 @@ class Toolbox:
 
     def offer(self, run_tools: Sequence[tuple[str, Tool]], env_tools: Sequence[Tool]) -> Offer:
         """The environment's tools and the run's, after the filter."""
+        if not run_tools and not env_tools:
+            return _NOTHING
         everything = (*(("the environment", tool) for tool in env_tools), *run_tools)
         if clash := _clash((label, tool.name) for label, tool in everything):
             raise EnvError(clash, kind="tool_clash", retryable=False)

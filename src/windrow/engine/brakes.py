@@ -1,0 +1,60 @@
+"""Brakes: what stops a run by itself. Too many failures, an endpoint that stays away, a budget that is used up.
+
+Failures, tokens and cost stop it as one Ctrl-C does: what runs is finished first, so a budget may be exceeded by what is
+in flight. Seconds cut what runs: it is recorded as cancelled (budget) and run again by the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from windrow.config import BudgetConfig
+from windrow.engine.control import Control
+from windrow.engine.progress import Progress
+from windrow.records import Rollout
+
+JUDGED_FROM = 20  # settled rollouts; fewer say little of a rate
+
+
+class Brakes:
+    def __init__(self, control: Control, *, budget: BudgetConfig, max_failure_rate: float | None) -> None:
+        self._control = control
+        self._budget = budget
+        self._max_failure_rate = max_failure_rate
+        self._failed = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """The clock of the call begins."""
+        seconds = self._budget.seconds
+        if seconds is not None:
+            why = f"the budget of {seconds:,g} seconds is used up"
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, self._control.cancel, why, "budget")
+
+    def release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def saw(self, rollout: Rollout, progress: Progress, *, settled: bool) -> None:
+        """An attempt is durable and counted in `progress`."""
+        budget = self._budget
+        if budget.tokens is not None and progress.all_tokens >= budget.tokens:
+            self._control.stop(f"the budget of {budget.tokens:,} tokens is used up", "budget")
+        if budget.cost is not None and progress.cost >= budget.cost:
+            spent = f"{progress.cost:,.4g}"
+            self._control.stop(f"the budget of {budget.cost:,g} is used up ({spent} so far)", "budget")
+        if rollout.error is not None and rollout.error.kind == "outage":
+            self._control.stop(rollout.error.message)
+        if settled:
+            self._failed += rollout.status == "failed"
+            self._judge(progress)
+
+    def _judge(self, progress: Progress) -> None:
+        most = self._max_failure_rate
+        if most is None or progress.settled < min(JUDGED_FROM, progress.planned):
+            return
+        if self._failed > most * progress.settled:
+            self._control.stop(
+                f"{self._failed:,} of {progress.settled:,} rollouts failed, more than --max-failure-rate {most:g}"
+            )

@@ -1,0 +1,62 @@
+"""Progress: the counts of one call, for whoever watches it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from windrow.records import Rollout
+
+Phase = Literal["opening", "grading", "running", "aggregating"]
+
+
+class Progress(msgspec.Struct):
+    """Counts of this call: what was to be done, what is committed, what is running.
+
+    `failures` counts attempts by the owner/kind of their error, `left` what of `planned` is not settled by agent;
+    `graded` of `to_grade` rollouts of earlier calls are judged. `phase` says what is being done now. `tokens` are
+    those of the replies, `all_tokens` those of the prompts too.
+    """
+
+    planned: int
+    settled: int = 0
+    attempts: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    in_flight: int = 0
+    rewards: int = 0
+    reward_sum: float = 0.0
+    tokens: int = 0
+    all_tokens: int = 0
+    cost: float = 0.0
+    failures: dict[str, int] = {}
+    examples: dict[str, str] = {}  # the first message of each kind of failure
+    left: dict[str, int] = {}
+    to_grade: int = 0
+    graded: int = 0
+    phase: Phase = "opening"
+
+    def count(self, rollout: Rollout, *, settled: bool) -> None:
+        self.attempts += 1
+        self.settled += settled
+        self.failed += rollout.status == "failed"
+        self.cancelled += rollout.status == "cancelled"
+        self.tokens += rollout.usage.completion_tokens
+        self.all_tokens += rollout.usage.prompt_tokens + rollout.usage.completion_tokens
+        self.cost += rollout.usage.cost or 0.0
+        if settled and rollout.agent in self.left:
+            self.left[rollout.agent] -= 1
+        self.judge(rollout)
+
+    def judge(self, rollout: Rollout) -> None:
+        """Count a verdict, or what stood in its way; what is pending is counted once it is graded."""
+        if rollout.grade == "pending":
+            return
+        if rollout.error is not None:
+            kind = f"{rollout.error.owner}/{rollout.error.kind}"
+            self.failures[kind] = self.failures.get(kind, 0) + 1
+            self.examples.setdefault(kind, rollout.error.message)
+        if rollout.reward is not None:
+            self.rewards += 1
+            self.reward_sum += rollout.reward
