@@ -15,7 +15,7 @@ arrays of 32 bits. Inspect keeps logprobs without ids; an evaluation with verifi
 
 
 def run(options: Options) -> Section:
-    load = options.size(Load(200, 8, 256), Load(5, 4, 8))
+    load = options.size(Load(400, 8, 256), Load(5, 4, 8))
     stub = ("--tokens", "512")
     fewer = options.size(Load(25, 8, 64), Load(5, 2, 4))
     sides = [
