@@ -13,13 +13,13 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import results
 from harness import HERE, Failed, progress, unwind_on_term
 from peers import CACHE, NOBODY, gather
 from scenarios import (
     Options,
+    Scenario,
     Skipped,
     capture,
     concurrency,
@@ -33,7 +33,7 @@ from scenarios import (
     workers,
 )
 
-SCENARIOS: dict[str, ModuleType] = {
+SCENARIOS: dict[str, Scenario] = {
     "single": single,
     "tokens": tokens,
     "latency": latency,

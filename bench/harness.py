@@ -136,35 +136,28 @@ def describe(sample: Sample) -> str:
 
 def floor(load: Load, *flags: str) -> Side:
     """The least that any collector must do: `bare_client.py`."""
-
-    def measure(url: str, folder: Path) -> Sample:
-        words = [
-            sys.executable,
-            str(HERE / "bare_client.py"),
-            "--base-url",
-            url,
-            "--out",
-            str(folder / "run"),
-        ]
-        return ours([*words, *options], folder / "run", load)
-
     options = ["--tasks", str(load.tasks), "--repeats", str(load.samples)]
     options += ["--concurrency", str(load.concurrency), *flags]
+
+    def measure(url: str, folder: Path) -> Sample:
+        client, out = HERE / "bare_client.py", folder / "run"
+        return ours([sys.executable, str(client), "--base-url", url, "--out", str(out), *options], out, load)
+
     return Side("floor", load, measure, f"python bench/bare_client.py {shlex.join(options)}")
 
 
 def windrow(load: Load, *flags: str, name: str = "windrow") -> Side:
     """`windrow collect` as a user would type it, without its display."""
+    options = ["--quiet", "-k", str(load.samples), "--concurrency", str(load.concurrency), *flags]
+    tasks_name = f"{load.tasks}-tasks.jsonl"
 
     def measure(url: str, folder: Path) -> Sample:
         tasks, out = folder / tasks_name, folder / "run"
         write_tasks(tasks, load.tasks)
         words = [sys.executable, "-m", "windrow", "collect", str(tasks), "--model", "stub", "--base-url", url]
-        return ours([*words, "--out", str(out), "--quiet", *options], out, load)
+        return ours([*words, "--out", str(out), *options], out, load)
 
-    options = ["-k", str(load.samples), "--concurrency", str(load.concurrency), *flags]
-    tasks_name = f"{load.tasks}-tasks.jsonl"
-    return Side(name, load, measure, f"windrow collect {tasks_name} --quiet {shlex.join(options)}")
+    return Side(name, load, measure, f"windrow collect {tasks_name} {shlex.join(options)}")
 
 
 def ours(command: list[str], out: Path, load: Load) -> Sample:

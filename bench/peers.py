@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from harness import HERE, Failed, Load, Sample, Side, progress, run_measured
@@ -102,30 +102,14 @@ def side(peer: Peer, python: Path, load: Load, flags: tuple[str, ...], repeats: 
     options += ["--concurrency", str(load.concurrency), *peer.flags, *flags]
 
     def measure(url: str, folder: Path) -> Sample:
-        words = [
-            str(python),
-            str(HERE / peer.runner),
-            *options,
-            "--base-url",
-            url,
-            "--out",
-            str(folder / "run"),
-        ]
+        place = ["--base-url", url, "--out", str(folder / "run")]
         with (folder / "said").open("w+b") as out:
-            run_measured(words, out=out)
+            run_measured([str(python), str(HERE / peer.runner), *options, *place], out=out)
             out.seek(0)
             said = json.loads(out.read().splitlines()[-1])
         if said["rollouts"] != load.rollouts:
-            raise Failed(
-                f"{said['rollouts']} rollouts where {load.rollouts} were asked for: {shlex.join(words)}"
-            )
-        return Sample(
-            rollouts=said["rollouts"],
-            seconds=said["seconds"],
-            cpu_seconds=said["cpu_seconds"],
-            peak_rss_mb=said["peak_rss_mb"],
-            size_bytes=said["size_bytes"],
-        )
+            raise Failed(f"{said['rollouts']} rollouts where {load.rollouts} were asked for")
+        return Sample(**{field.name: said[field.name] for field in fields(Sample)})
 
     name = f"{peer.package} {version(python, peer)}{peer.variant}"
     command = f".bench/{peer.environment}/bin/python bench/{peer.runner} {shlex.join(options)}"

@@ -1,11 +1,12 @@
-"""The scenarios of `bench/all.py`: a module each, with TITLE and `run(options) -> Section`."""
+"""The scenarios of `bench/all.py`: a module each, which is a `Scenario`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from peers import NOBODY, Company
+from results import Section
 
 T = TypeVar("T")
 
@@ -19,6 +20,13 @@ class Options:
 
     def size(self, full: T, fast: T) -> T:
         return fast if self.fast else full
+
+
+class Scenario(Protocol):
+    TITLE: str
+    ABOUT: str
+
+    def run(self, options: Options) -> Section: ...
 
 
 class Skipped(Exception):
