@@ -12,6 +12,7 @@ import msgspec
 from windrow.config.explain import explain, nearest, origin_of
 from windrow.config.options import OPTIONS, flag, shaped
 from windrow.config.sections import RunConfig
+from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
 
 
@@ -55,18 +56,33 @@ def load_config(
     for key, value in _leaves("", tree):
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{origin_of(key, origins)}{key}: expected a finite number, found {value}")
+        if not _is_text(key) or (isinstance(value, str) and not _is_text(value)):
+            raise UsageError(f"{origin_of(key, origins)}{key!r:.200}: not UTF-8 text")
     try:
         return LoadedConfig(msgspec.convert(tree, RunConfig), origins)
     except msgspec.ValidationError as problem:
         raise UsageError(explain(str(problem), tree, origins)) from None
 
 
+def _is_text(text: str) -> bool:
+    """Whether a file can hold it: what comes from a shell or an escape may be half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value and _is_text(value)
+
+
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Every plain value under `key`, with its place as `explain` spells it."""
-    if isinstance(value, dict):
+    """Every plain or empty value under `key`, with its place as `explain` spells it."""
+    if isinstance(value, dict) and value:
         for name, item in value.items():
             yield from _leaves(f"{key}.{name}".removeprefix("."), item)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for number, item in enumerate(value):
             yield from _leaves(f"{key}[{number}]", item)
     else:
@@ -125,8 +141,8 @@ def _read_files(files: Sequence[str | Path], tree: dict[str, Any], origins: dict
         data, lines = _read_yaml(path)
         bases = data.pop("extends", None) or []
         bases = [bases] if isinstance(bases, str) else bases
-        if not (isinstance(bases, list) and all(isinstance(base, str) for base in bases)):
-            raise UsageError(f"{lines['extends']}: extends: expected a file or a list of files")
+        if not (isinstance(bases, list) and all(map(_is_path, bases))):
+            raise UsageError(f"{lines.get('extends', path)}: extends: expected a file or a list of files")
         lines.pop("extends", None)
         for base in bases:
             read(path.parent / base, (*within, path.resolve()))
@@ -144,47 +160,40 @@ def _read_files(files: Sequence[str | Path], tree: dict[str, Any], origins: dict
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The file's mapping, and for each dotted key in it `file:line`."""
-    import yaml
-
+    lines: dict[str, str] = {}
     try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        data = yaml_value(path.read_text(encoding="utf-8"), lambda node: _note_lines(node, "", path, lines))
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"cannot read the configuration {path}: {_reason(problem)}") from None
-    except yaml.YAMLError as problem:
+    except NotYaml as problem:
         raise UsageError(f"{path} is not valid YAML: {problem}") from None
     if data is None:
         return {}, {}
     if not isinstance(data, dict):
         raise UsageError(f"{path}: expected a mapping of settings, found {type(data).__name__}")
-    lines: dict[str, str] = {}
-
-    def visit(node: Any, prefix: str) -> None:
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                dotted = f"{prefix}.{key.value}".removeprefix(".")
-                line = f"{path}:{key.start_mark.line + 1}"
-                if dotted in lines:
-                    raise UsageError(f"{line}: {dotted} is set twice, first at {lines[dotted]}")
-                lines[dotted] = line
-                visit(value, dotted)
-        elif isinstance(node, yaml.SequenceNode):
-            for number, item in enumerate(node.value):
-                lines[f"{prefix}[{number}]"] = f"{path}:{item.start_mark.line + 1}"
-                visit(item, f"{prefix}[{number}]")
-
-    visit(node, "")
     return data, lines
 
 
-def _parse_scalar(text: str, assignment: str) -> Any:
-    import yaml
+def _note_lines(node: Any, prefix: str, path: Path, lines: dict[str, str]) -> None:
+    if node.id == "mapping":
+        for key, value in node.value:
+            dotted = f"{prefix}.{key.value}".removeprefix(".")
+            line = f"{path}:{key.start_mark.line + 1}"
+            if dotted in lines:
+                raise UsageError(f"{line}: {dotted} is set twice, first at {lines[dotted]}")
+            lines[dotted] = line
+            _note_lines(value, dotted, path, lines)
+    elif node.id == "sequence":
+        for number, item in enumerate(node.value):
+            lines[f"{prefix}[{number}]"] = f"{path}:{item.start_mark.line + 1}"
+            _note_lines(item, f"{prefix}[{number}]", path, lines)
 
+
+def _parse_scalar(text: str, assignment: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UsageError(f"--set {assignment!r}: the value is not valid YAML") from None
+        return yaml_value(text)
+    except NotYaml:
+        raise UsageError(f"--set {assignment!r:.200}: the value is not valid YAML") from None
 
 
 def _reason(problem: Exception) -> str:

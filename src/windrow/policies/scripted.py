@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from windrow.config.yamltext import yaml_value
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.identity import fingerprint, seed_of
 from windrow.naming import resolve
@@ -125,15 +126,13 @@ def scripted_policy(target: str) -> Policy:
 
 
 def read_script(path: Path) -> Script:
-    import yaml
-
     try:
-        script = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Script)
+        script = msgspec.convert(yaml_value(path.read_text(encoding="utf-8")), Script)
         for rule in script.replies:
             _check_groups(rule)
     except OSError as problem:
         raise UsageError(f"cannot read the script {path}: {problem.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError, re.error, ValueError) as problem:
+    except (msgspec.ValidationError, re.error, ValueError, RecursionError) as problem:
         raise UsageError(f"{path} is not a script of replies: {problem}") from None
     return script
 

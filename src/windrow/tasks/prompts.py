@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from windrow.config import nearest
+from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
 from windrow.records import Json
 
@@ -47,11 +48,21 @@ class PromptTemplate:
             raise UsageError(
                 f"prompt template {name}: {problem.message} (line {problem.lineno} of the text)"
             ) from None
+        except (
+            ValueError,
+            SyntaxError,
+            RecursionError,
+            MemoryError,
+        ) as problem:  # a number of 5,000 digits, say
+            raise UsageError(f"prompt template {name}: {problem}") from None
         self._errors: tuple[type[Exception], ...] = (
             jinja2.TemplateError,
             TypeError,
             ValueError,
             ArithmeticError,
+            LookupError,
+            AttributeError,
+            RecursionError,
         )
 
     def messages(self, row: Mapping[str, Json]) -> list[dict[str, Any]]:
@@ -73,13 +84,11 @@ def text_template(text: str, *, name: str) -> PromptTemplate:
 
 
 def read_template(path: str) -> PromptTemplate:
-    import yaml
-
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = yaml_value(Path(path).read_text(encoding="utf-8"))
     except OSError as problem:
         raise UsageError(f"cannot read the prompt template {path}: {problem.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+    except (NotYaml, UnicodeDecodeError) as problem:
         raise UsageError(f"{path} is not valid YAML: {problem}") from None
     unknown = next((key for key in data if key not in FIELDS), None) if isinstance(data, dict) else None
     if unknown is not None:
