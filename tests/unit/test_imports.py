@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import windrow
+from tests.stores import make_rollout, write_run
 
 HEAVY = ["aiohttp", "yaml", "uvloop", "sqlite3", "multiprocessing", "jinja2", "rich"]
 
@@ -21,9 +23,9 @@ def fresh(code: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def loaded_after(code: str) -> list[str]:
+def loaded_after(code: str, modules: list[str] = HEAVY) -> list[str]:
     found = fresh(
-        f"{code}\nimport sys, json; print(); print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+        f"{code}\nimport sys, json; print(); print(json.dumps([m for m in {modules} if m in sys.modules]))"
     )
     assert isinstance(found, list)
     return found
@@ -65,6 +67,22 @@ def test_a_command_that_sends_nothing_does_not_load_the_http_client(command: lis
 
 def test_printing_the_version_loads_nothing_heavy() -> None:
     assert loaded_after("from windrow.cli.main import main\nmain(['--version'])") == []
+
+
+def test_the_list_of_commands_is_printed_without_loading_any_of_them() -> None:
+    loaded = loaded_after(
+        "from windrow.cli.main import main\nmain([])",
+        [*HEAVY, "asyncio", "windrow.cli.collect", "windrow.store"],
+    )
+    assert loaded == []
+
+
+def test_the_numbers_of_a_run_are_read_without_what_collects_them(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [make_rollout("a")])
+    parts = ["windrow.engine", "windrow.envs", "windrow.policies", "windrow.collection"]
+    for command in ("stats", "show"):
+        loaded = loaded_after(f"from windrow.cli.main import main\nmain([{command!r}, {str(run)!r}])", parts)
+        assert loaded == []
 
 
 def test_version_is_the_packages() -> None:

@@ -23,8 +23,6 @@ from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
 
-HELP = "run tasks, record and grade every attempt"
-
 SIGNAL_EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SAME_SIGNAL_S = 1.0  # supervisors, and `timeout`, send SIGTERM to a process and then to its group
 BUDGET_EXIT = 3

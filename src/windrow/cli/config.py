@@ -14,8 +14,6 @@ import msgspec
 from windrow.cli import collect
 from windrow.config import OPTIONS, as_tree, load_config
 
-HELP = "show the resolved configuration"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(parser))

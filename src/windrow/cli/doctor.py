@@ -15,8 +15,6 @@ from windrow.policies.models import MODELS
 from windrow.secrets import Redactor
 from windrow.version import __version__
 
-HELP = "what is installed, what an endpoint can do"
-
 EXTRAS = {
     "local": ("xllamacpp",),
     "parquet": ("pyarrow",),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from windrow.errors import UsageError
 
-HELP = "begin an environment of your own"
 TEMPLATES = {"{}.py": "env.py.txt", "test_{}.py": "test_env.py.txt", "{}_tasks.jsonl": "tasks.jsonl.txt"}
 
 

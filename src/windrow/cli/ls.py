@@ -11,8 +11,6 @@ import msgspec
 from windrow.errors import UsageError, WindrowError
 from windrow.store.directory import MANIFEST, Manifest, read_manifest
 
-HELP = "list runs"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", default="runs", help="where the runs are (runs)")

@@ -16,19 +16,19 @@ from typing import NoReturn
 from windrow.errors import UsageError, WindrowError
 from windrow.version import __version__
 
-COMMANDS = (
-    "collect",
-    "show",
-    "replay",
-    "stats",
-    "ls",
-    "tasks",
-    "config",
-    "models",
-    "doctor",
-    "schema",
-    "init",
-)
+COMMANDS = {
+    "collect": "run tasks, record and grade every attempt",
+    "show": "show rollouts, or one transcript",
+    "replay": "play a rollout again with its recorded replies",
+    "stats": "numbers of a run, with their denominators",
+    "ls": "list runs",
+    "tasks": "check a task file",
+    "config": "show the resolved configuration",
+    "models": "fetch and list local models",
+    "doctor": "what is installed, what an endpoint can do",
+    "schema": "print the JSON Schema of a rollout",
+    "init": "begin an environment of your own",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,15 +86,15 @@ def _run(arguments: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
     _check_command(wanted)
-    # Only the wanted command's module is imported, so that `windrow ls` does not pay for an HTTP client.
     subparsers: dict[str, Parser] = {}
-    for name in COMMANDS:
-        if wanted in COMMANDS and wanted != name:
-            continue
-        module = import_module(f"windrow.cli.{name}")
-        subparsers[name] = commands.add_parser(name, help=module.HELP, description=module.__doc__)
-        subparsers[name].add_argument("--debug", action="store_true", help="show tracebacks")
-        module.add_arguments(subparsers[name])
+    for name, about in COMMANDS.items():
+        # Only the wanted command's module is imported, so that `windrow ls` does not pay for an HTTP client.
+        module = import_module(f"windrow.cli.{name}") if name == wanted else None
+        description = module.__doc__ if module else None
+        subparsers[name] = commands.add_parser(name, help=about, description=description)
+        if module is not None:
+            subparsers[name].add_argument("--debug", action="store_true", help="show tracebacks")
+            module.add_arguments(subparsers[name])
     known, unknown = parser.parse_known_args(arguments)
     if known.command is None:
         parser.print_help()

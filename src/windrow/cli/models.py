@@ -7,8 +7,6 @@ import sys
 
 from windrow.policies.models import DEFAULT_MODEL, MODELS, cache_directory, find_model, pull
 
-HELP = "fetch and list local models"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(parser))

@@ -12,7 +12,6 @@ from windrow.cli.text import shorten
 from windrow.records import Json, encode
 from windrow.replay import find_rollout, replay
 
-HELP = "play a rollout again with its recorded replies"
 SHOWN = 20
 
 

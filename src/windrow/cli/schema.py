@@ -8,8 +8,6 @@ import msgspec
 
 from windrow import records
 
-HELP = "print the JSON Schema of a rollout"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     return None

@@ -14,8 +14,6 @@ from windrow.records import Rollout, encode
 from windrow.store.read import load
 from windrow.store.where import parse_where
 
-HELP = "show rollouts, or one transcript"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run directory")

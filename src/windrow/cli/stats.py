@@ -8,10 +8,7 @@ import sys
 import msgspec
 
 from windrow.cli.text import counts_text, mean_text
-from windrow.stats.metrics import survey, write_metrics
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
-
-HELP = "numbers of a run, with their denominators"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     stats = summarise(arguments.run, pass_reward=arguments.pass_reward)
     print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
     if arguments.write:
+        from windrow.stats.metrics import survey, write_metrics  # with the environments, which have hooks
+
         found = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
         print(f"wrote {write_metrics(arguments.run, found)}", file=sys.stderr)
     return 0

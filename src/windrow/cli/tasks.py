@@ -13,8 +13,6 @@ from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
 
-HELP = "check a task file"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(parser))
