@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable
 from itertools import pairwise
+from typing import Literal
 
 _FULL = 2 / 3
 _LOW_BITS = 10
@@ -19,8 +20,10 @@ class Index:
     about once in forty million runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Literal["I", "Q"] = "Q") -> None:
+        """`numbers` is the array's type: "I" for numbers that stay below four billion."""
         self._count = 0
+        self._type = numbers
         self._make_room(1 << 10)
 
     def __len__(self) -> int:
@@ -56,8 +59,8 @@ class Index:
     def _make_room(self, size: int) -> None:
         self._mask = size - 1
         self._most = int(size * _FULL)
-        self._hashes = array("q", bytes(8 * size))
-        self._numbers = array("Q", bytes(8 * size))  # one more than the number; 0: nothing stands here
+        self._hashes = array("q", [0]) * size
+        self._numbers = array(self._type, [0]) * size  # one more than the number; 0: nothing stands here
 
     def _grow(self) -> None:
         hashes, numbers = self._hashes, self._numbers

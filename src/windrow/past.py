@@ -31,7 +31,7 @@ class Past:
         self._plan = plan
         self._samples = plan.samples
         self._groups = groups
-        self._positions = Index()
+        self._positions = Index("I")
         self._members: array[int] | None = None  # by slot: 1 + where its line stands, or 0
         self._known_group: str | None = None
         self._known_position = 0

@@ -102,7 +102,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     agent_settings = _checked_settings("agent", agent, run.agent.settings)
     models = _models(env, env_settings, parts, redactor)
     prompt = read_template(expand(run.prompt, where="prompt")) if run.prompt else None
-    survey = _Survey(env, prompt)
+    survey = _Survey(env, prompt, choose_scorer=run.scorers is None and not parts.scorers)
     source = _scan(loaded, parts, survey)
     _check_policy(loaded, policy, source)
     capture = _checked_capture(run, policy, env)
@@ -180,8 +180,9 @@ def _price(run: RunConfig, policy: Policy) -> Price | None:
 class _Survey:
     """What one pass over the rows finds out: which environment each is for, and which have answers."""
 
-    def __init__(self, env: type[Env], prompt: PromptTemplate | None) -> None:
+    def __init__(self, env: type[Env], prompt: PromptTemplate | None, *, choose_scorer: bool) -> None:
         self._env = env
+        self._choose_scorer = choose_scorer
         self._prompt = prompt
         self._found: dict[tuple[str, str], type | UsageError] = {}
         self.problem_rows = 0
@@ -208,8 +209,8 @@ class _Survey:
             self.unanswered.append(BadRow(where, "no 'answer'"))
             if is_problem:
                 self.unanswered_problems.append(self.unanswered[-1])
-        elif is_problem:
-            self.all_numbers &= all(parse_number(text) is not None for text in answers_of(answer))
+        elif is_problem and self._choose_scorer and self.all_numbers:
+            self.all_numbers = all(parse_number(text) is not None for text in answers_of(answer))
 
     def _env_of(self, row: Mapping[str, Json]) -> type[Env]:
         name = row.get("env")

@@ -107,6 +107,19 @@ def test_an_id_may_not_stand_for_two_contents(file) -> None:
     assert f"{path}:3: id 'a' is already used by another row with other content, at {path}:1" in refusal(path)
 
 
+def test_every_row_with_an_id_that_is_taken_is_told_whose_it_is(file) -> None:
+    """Also behind blank lines, rows that are invalid themselves, and rows that are alike."""
+    path = file(
+        {"id": "a", "prompt": "1"}, {"prompt": 5}, {"id": "b", "prompt": "2"}, {"id": "b", "prompt": "2"}
+    )
+    with open(path, "a") as rows:
+        rows.write('\n{"id": "b", "prompt": "3"}\n{"id": "a", "prompt": "4"}\n')
+    said = refusal(path)
+    assert f"{path}:6: id 'b' is already used by another row with other content, at {path}:3" in said
+    assert f"{path}:7: id 'a' is already used by another row with other content, at {path}:1" in said
+    assert said.index(f"{path}:2: ") < said.index(f"{path}:6: ") < said.index(f"{path}:7: ")
+
+
 def test_the_same_row_twice_is_two_occurrences(file) -> None:
     row = {"id": "a", "prompt": "1", "answer": "2"}
     turned = {"answer": "2", "prompt": "1", "id": "a"}  # the order of the fields is not content

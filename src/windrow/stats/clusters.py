@@ -14,7 +14,7 @@ class Rows:
     """Numbers the groups in the order they come up."""
 
     def __init__(self) -> None:
-        self._index = Index()
+        self._index = Index("I")
         self._last: tuple[str | None, int] = (None, 0)
 
     def __len__(self) -> int:
@@ -65,21 +65,3 @@ class Clusters:
             total[row] += value
             if value >= pass_from:
                 passed[row] += 1
-
-
-class Texts:
-    """A list of strings, one after the other in one piece of memory."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-        self._ends = array("Q", (0,))
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def __getitem__(self, row: int) -> str:
-        return self._bytes[self._ends[row] : self._ends[row + 1]].decode()
-
-    def append(self, text: str) -> None:
-        self._bytes += text.encode()
-        self._ends.append(len(self._bytes))

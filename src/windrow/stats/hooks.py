@@ -34,7 +34,7 @@ class Hooks:
         self._tasks: dict[str, Task] = {}
         self._kept: dict[str, dict[str, list[Rollout]]] = {}  # by agent and env
 
-    def watched(self, lines: Iterable[tuple[Place, Line]]) -> Iterator[Line]:
+    def watched(self, lines: Iterable[tuple[Place, Line]]) -> Iterator[tuple[Place, Line]]:
         """The lines as they come; the rollouts of those that a hook will ask for are kept."""
         for place, line in lines:
             if line.env not in self._envs:
@@ -42,7 +42,7 @@ class Hooks:
             if self._envs[line.env] is not None:
                 rollout = self._light(self._reader.folded(self._reader.read(place), self._gradings))
                 self._kept.setdefault(line.agent, {}).setdefault(line.env, []).append(rollout)
-            yield line
+            yield place, line
 
     def aggregate(self, agent: str) -> dict[str, dict[str, float]]:
         """What the hooks give for one agent, by environment. Whatever goes wrong in one is a warning."""

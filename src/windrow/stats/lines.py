@@ -73,7 +73,7 @@ def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[tuple[Place, 
         yield place, line
 
 
-def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
+def batches(lines: Iterable[tuple[Place, Line]]) -> Iterator[list[tuple[Place, Line]]]:
     """Many lines at a time: what is done with each of them is cheaper for a list."""
     found = iter(lines)
     while batch := list(itertools.islice(found, BATCH_LINES)):

@@ -21,8 +21,9 @@ from windrow.stats.hooks import Hooks
 from windrow.stats.lines import Line, batches, final_lines
 from windrow.stats.spread import Spread, Values, finite
 from windrow.stats.tally import PASS_REWARD, Tally
-from windrow.stats.tasktable import GroupMetrics, TaskTable
+from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
 from windrow.store.disk import Disk
+from windrow.store.places import Place
 from windrow.store.read import RunReader
 
 METRICS = "metrics.json"
@@ -102,17 +103,19 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 class Survey:
     """What one pass over a run has found: the metrics, and the entries of the tasks one at a time."""
 
-    def __init__(self, run: RunName, coverage: Coverage, agents: Mapping[str, _Agent]) -> None:
+    def __init__(self, reader: RunReader, agents: Mapping[str, _Agent]) -> None:
+        self._reader = reader
         self._agents = agents
         self.metrics = Metrics(
-            run=run,
-            coverage=coverage,
+            run=_name(reader),
+            coverage=_coverage(reader, list(agents.values())),
             agents=[agents[name].entry(name) for name in sorted(agents)],
         )
 
     def groups(self, agent: str) -> Iterator[GroupMetrics]:
         """The `group_level_metrics` of an agent, which `metrics` leaves empty: they grow with the tasks."""
-        return self._agents[agent].groups()
+        with self._reader:
+            yield from self._agents[agent].groups()
 
     def pieces(self) -> Iterator[bytes]:
         """metrics.json, piece by piece."""
@@ -145,13 +148,13 @@ def survey(
         gradings = reader.gradings()
         hooks = Hooks(reader, gradings, envs or {}, warn)
         for lines in batches(hooks.watched(final_lines(reader, gradings))):
-            for name in {line.agent for line in lines}:
+            for name in {line.agent for _, line in lines}:
                 if name not in agents:
-                    agents[name] = _Agent(pass_reward, reader.manifest.agents.get(name))
-                agents[name].add([line for line in lines if line.agent == name])
+                    agents[name] = _Agent(reader, pass_reward, reader.manifest.agents.get(name))
+                agents[name].add([(place, line) for place, line in lines if line.agent == name])
         for name in sorted(agents):
             agents[name].aggregate = hooks.aggregate(name)
-        return Survey(_name(reader), _coverage(reader, list(agents.values())), agents)
+        return Survey(reader, agents)
 
 
 def measure(run: str | Path, **options: Any) -> Metrics:
@@ -188,16 +191,20 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
 class _Agent:
     """What is known of one agent's rollouts; `planned` are those of the last call."""
 
-    def __init__(self, pass_reward: float, planned: int | None) -> None:
+    def __init__(self, reader: RunReader, pass_reward: float, planned: int | None) -> None:
         self.tally = Tally(pass_reward)
-        self.table = TaskTable()
+        self.table = TaskTable(lambda place: decode_named(reader.line(place)))
         self.aggregate: dict[str, dict[str, float]] = {}
         self._planned = planned
         self._values: defaultdict[str, Values] = defaultdict(Values)
 
-    def add(self, lines: Sequence[Line]) -> None:
-        for row, line in zip(self.tally.add(lines), lines, strict=True):
-            self.table.add(row, line)
+    def add(self, found: Sequence[tuple[Place, Line]]) -> None:
+        lines = [line for _, line in found]
+        for row, (place, line) in zip(self.tally.add(lines), found, strict=True):
+            self.table.add(row, place, line)
+        self._add_values(lines)
+
+    def _add_values(self, lines: Sequence[Line]) -> None:
         values = self._values
         values["seconds"].add([line.timing.total for line in lines])
         usages = [line.usage for line in lines]
@@ -297,4 +304,4 @@ def _tasks(tables: Sequence[TaskTable]) -> int:
     """How many tasks there are; one that several agents ran is one."""
     if len(tables) == 1:
         return len(tables[0])
-    return len({table.group(row) for table in tables for row in range(len(table))})
+    return len({group for table in tables for group in table.groups()})

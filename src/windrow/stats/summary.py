@@ -45,8 +45,8 @@ class Stats(msgspec.Struct, kw_only=True):
 def summarise(run: str | Path, *, pass_reward: float = PASS_REWARD) -> Stats:
     with RunReader(run) as reader:
         tally = Tally(pass_reward, by_score=True)
-        for lines in batches(line for _, line in final_lines(reader, reader.gradings())):
-            tally.add(lines)
+        for found in batches(final_lines(reader, reader.gradings())):
+            tally.add([line for _, line in found])
         return _stats(reader, tally)
 
 

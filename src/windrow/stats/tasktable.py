@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from windrow.stats.clusters import Clusters, Texts
+from windrow.stats.clusters import Clusters
 from windrow.stats.lines import Line
 from windrow.stats.spread import finite
+from windrow.store.places import Place, Places
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +31,29 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     mean_completion_tokens: float
 
 
+class _Task(msgspec.Struct, gc=False):
+    key: str
+    index: int
+
+
+class _Named(msgspec.Struct, gc=False):
+    group: str
+    task: _Task
+
+
+PIECE_TASKS = 1024
+
+decode_named = msgspec.json.Decoder(_Named).decode
+
+Names = Callable[[Place], _Named]
+
+
 class TaskTable:
-    def __init__(self) -> None:
-        self._keys = Texts()
-        self._groups = Texts()
+    """The names of a task are not kept: one of its lines is, and they are read from it."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._places = Places()
         self._indexes = array("Q")
         self._rollouts = array("I")
         self._graded = array("I")
@@ -48,13 +67,13 @@ class TaskTable:
     def __len__(self) -> int:
         return len(self._indexes)
 
-    def group(self, row: int) -> str:
-        return self._groups[row]
+    def groups(self) -> Iterator[str]:
+        return (self._names(place).group for place in self._places)
 
-    def add(self, row: int, line: Line) -> None:
+    def add(self, row: int, place: Place, line: Line) -> None:
         """Count a line; a new row is the next one."""
         if row == len(self._indexes):
-            self._open(line)
+            self._open(place, line)
         self._rollouts[row] += 1
         self._prompt_tokens[row] += line.usage.prompt_tokens
         self._completion_tokens[row] += line.usage.completion_tokens
@@ -72,12 +91,11 @@ class TaskTable:
 
     def entries(self, rewards: Clusters) -> Iterator[GroupMetrics]:
         """In the order of (task.index, group)."""
-        for row in self._ordered():
-            yield self._entry(row, rewards[row].passed)
+        for row, named in self._ordered():
+            yield self._entry(row, named, rewards[row].passed)
 
-    def _open(self, line: Line) -> None:
-        self._keys.append(line.task.key)
-        self._groups.append(line.group)
+    def _open(self, place: Place, line: Line) -> None:
+        self._places.append(place)
         self._indexes.append(line.task.index)
         for counts in (self._rollouts, self._graded, self._prompt_tokens, self._completion_tokens):
             counts.append(0)
@@ -86,19 +104,22 @@ class TaskTable:
         self._lows.append(math.inf)
         self._highs.append(-math.inf)
 
-    def _ordered(self) -> Iterator[int]:
-        """The rows; the names of groups are compared only where they share a task."""
-        order = sorted(range(len(self)), key=self._indexes.__getitem__)
-        for _, rows in itertools.groupby(order, key=self._indexes.__getitem__):
-            yield from sorted(rows, key=self._groups.__getitem__)
+    def _ordered(self) -> Iterator[tuple[int, _Named]]:
+        """The rows with their names, sorted piece by piece."""
+        pieces: dict[int, array[int]] = {}
+        for row, index in enumerate(self._indexes):
+            pieces.setdefault(index // PIECE_TASKS, array("I")).append(row)
+        for number in sorted(pieces):
+            rows = [(row, self._names(self._places[row])) for row in pieces.pop(number)]
+            yield from sorted(rows, key=lambda found: (found[1].task.index, found[1].group))
 
-    def _entry(self, row: int, passed: int) -> GroupMetrics:
+    def _entry(self, row: int, named: _Named, passed: int) -> GroupMetrics:
         n, rollouts = self._graded[row], self._rollouts[row]
         squares = self._squares[row]
         return GroupMetrics(
-            key=self._keys[row],
+            key=named.task.key,
             index=self._indexes[row],
-            group=self._groups[row],
+            group=named.group,
             rollouts=rollouts,
             n=n,
             mean=finite(self._means[row]) if n else None,

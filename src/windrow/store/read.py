@@ -89,7 +89,7 @@ class RunReader:
 
     def gradings(self) -> Gradings:
         """The gradings of the active fingerprint, by attempt, in the order they were made."""
-        found = Gradings(lambda place: decode_grading(self._line(place)))
+        found = Gradings(lambda place: decode_grading(self.line(place)))
         active = self.manifest.grading.hash if self.manifest.grading else None
         for place, grading in self.lines(decode_grading, name="scores"):
             if grading.fingerprint == active:
@@ -97,10 +97,17 @@ class RunReader:
                     found.add(member, place)
         return found
 
+    def line(self, place: Place) -> bytes:
+        file = self._open.get(place.segment)
+        if file is None:
+            file = self._open[place.segment] = (self.path / place.segment).open("rb")
+        file.seek(place.offset)
+        return file.readline()
+
     def read(self, place: Place) -> Rollout:
         """One rollout as it was written, its task's row in it."""
         try:
-            return self.with_row(decode_rollout(self._line(place)))
+            return self.with_row(decode_rollout(self.line(place)))
         except msgspec.DecodeError as problem:
             raise StoreError(
                 f"{self.path / place.segment}: the line at byte {place.offset} is not a rollout: {problem}"
@@ -142,13 +149,6 @@ class RunReader:
                         break
                     yield segment, number, offset, line
                     offset += len(line)
-
-    def _line(self, place: Place) -> bytes:
-        file = self._open.get(place.segment)
-        if file is None:
-            file = self._open[place.segment] = (self.path / place.segment).open("rb")
-        file.seek(place.offset)
-        return file.readline()
 
 
 def segments(run: Path, name: str = "rollouts") -> list[str]:

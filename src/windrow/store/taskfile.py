@@ -8,12 +8,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from windrow.compact import Index
 from windrow.records import Json, Task, encode
 from windrow.store.log import Log
-from windrow.tasks.identities import Identities
 from windrow.tasks.plan import TaskList
 
 WRITE_BYTES = 1 << 20
@@ -43,7 +44,21 @@ class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class _Known(msgspec.Struct, gc=False):
+    """A task's line with its row unread."""
+
+    key: str
+    digest: str
+    occurrence: Annotated[int, msgspec.Meta(ge=0)]
+    source: str
+    split: str | None
+    index: int
+    tags: tuple[str, ...]
+    data: msgspec.Raw
+
+
 _decode_line = msgspec.json.Decoder(TaskLine).decode
+_decode_known = msgspec.json.Decoder(_Known).decode
 
 
 class TaskFile:
@@ -55,13 +70,14 @@ class TaskFile:
         self._log = log
         self._file = path.open("rb")
         self._offsets = array("Q")
-        self._identities = Identities()
+        self._tasks: TaskList | None = None
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def identity(self, position: int) -> tuple[str, int]:
-        return self._identities[position]
+        assert self._tasks is not None
+        return self._tasks.identity(position)
 
     def task(self, position: int) -> Task:
         self._file.seek(self._offsets[position])
@@ -70,6 +86,7 @@ class TaskFile:
     def adopt(self, tasks: TaskList) -> None:
         """Take these tasks as this call's, in this order; those the file does not hold yet are appended."""
         known = self._known()
+        self._tasks = tasks
         end = self.path.stat().st_size
         fresh = bytearray()
         for position in range(len(tasks)):
@@ -78,27 +95,27 @@ class TaskFile:
             if offset is None:
                 line = encode(_line(tasks.task(position), identity[1])) + b"\n"
                 fresh += line
-                offset = known[identity] = end
+                offset = end
+                known.set(identity, offset)
                 end += len(line)
                 if len(fresh) > WRITE_BYTES:
                     self._log.append_now(bytes(fresh))
                     fresh.clear()
             self._offsets.append(offset)
-            self._identities.append(*identity)
         if fresh:
             self._log.append_now(bytes(fresh))
 
     def close(self) -> None:
         self._file.close()
 
-    def _known(self) -> dict[tuple[str, int], int]:
+    def _known(self) -> Index:
         """Where each task stands. A bad line is counted and left: its task is appended anew."""
-        known: dict[tuple[str, int], int] = {}
+        known = Index()
         for number, (offset, line) in enumerate(_lines(self.path), 1):
             if line is None:
                 self.bad_lines.append(number)
             else:
-                known[line.digest, line.occurrence] = offset
+                known.set((line.digest, line.occurrence), offset)
         return known
 
 
@@ -117,13 +134,15 @@ def read_task(path: Path, offset: int) -> Task:
         return _decode_line(file.readline()).task()
 
 
-def _lines(path: Path) -> Iterator[tuple[int, TaskLine | None]]:
+def _lines(path: Path) -> Iterator[tuple[int, _Known | None]]:
     """Every line with its offset; None is one that is no task."""
     offset = 0
     with path.open("rb") as file:
         for data in file:
             try:
-                yield offset, _decode_line(data)
+                data.decode()  # a row that is not read is not looked at for its text
+                line = _decode_known(data)
+                yield offset, line if bytes(line.data).startswith(b"{") else None
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 yield offset, None
             offset += len(data)

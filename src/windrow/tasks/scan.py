@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from windrow.compact import Index
 from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
 from windrow.identity import canonical, digest
@@ -48,6 +49,10 @@ class Source:
         """(digest, occurrence): what a task is, wherever it stands."""
         return self._identities[position]
 
+    def index(self, position: int) -> int:
+        """The task's number among all rows of the source."""
+        return self._indexes[position]
+
     def task(self, position: int) -> Task:
         row = self.rows.read(self._offsets[position])
         return make_task(
@@ -61,7 +66,7 @@ class Source:
     def select(self, *, limit: int | None = None, shuffle: int | None = None) -> Selection:
         """The tasks that are to be run, in their order. A shuffle orders by content, so that rows added to a file
         later do not move the others."""
-        positions = array("Q", range(len(self)))
+        positions: Sequence[int] = range(len(self))
         if shuffle is not None:
             seed = str(shuffle).encode()
 
@@ -81,7 +86,7 @@ class Source:
 class Selection:
     """Some tasks of a source, in an order of their own."""
 
-    def __init__(self, source: Source, positions: array[int]) -> None:
+    def __init__(self, source: Source, positions: Sequence[int]) -> None:
         self._source = source
         self._positions = positions
 
@@ -106,8 +111,8 @@ def scan(
 ) -> Source:
     """Read every row once. Bad rows are one error that lists them, or, with `skip_invalid`, `source.invalid`."""
     source = Source(rows, name=name, split=split)
-    occurrences: dict[str, int] = {}
-    ids: dict[str, tuple[str, str]] = {}
+    occurrences, ids = Index(), Index()  # how often a digest came up; which task has an id
+    taken: dict[int, tuple[str, int]] = {}  # invalid rows whose id belongs to the task at that position
     for row in rows:
         if isinstance(row, BadRow):
             source.invalid.append(row)
@@ -116,18 +121,28 @@ def scan(
             row_digest = digest(row.data)
             _check_row(row.data)
             check(row.data)
-            _check_id(row, row_digest, ids)
         except (ValueError, RecursionError) as problem:
             source.invalid.append(BadRow(row.where, str(problem)))
             continue
-        occurrence = occurrences.get(row_digest, 0)
-        occurrences[row_digest] = occurrence + 1
+        if row.data.get("id") is not None:
+            key = str(row.data["id"])
+            known = ids.get(key)
+            if known is None:
+                ids.set(key, len(source))
+            elif source.identity(known)[0] != row_digest:
+                taken[len(source.invalid)] = (key, known)
+                source.invalid.append(BadRow(row.where, ""))
+                continue
+        occurrence = occurrences.get(row_digest) or 0
+        occurrences.set(row_digest, occurrence + 1)
         source._add(row, row_digest, occurrence)
         source.row_sampling.update(row.data.get("sampling") or ())
         if row.data.get("agent") is not None:
             source.row_agents.add(row.data["agent"])
         if watch:
             watch(row.data, row.where)
+    if taken:
+        _say_who_has_the_id(source, taken)
     if source.invalid and not skip_invalid:
         raise UsageError(list_problems(source.invalid) + "\n--skip-invalid leaves such rows out")
     if not len(source):
@@ -170,7 +185,9 @@ def _check_row(row: Mapping[str, Json]) -> None:
     if not all(isinstance(tag, str) for tag in row.get("tags") or ()):
         raise ValueError("'tags' must be a list of strings")
     _expect(row, "sampling", (dict,), 'an object such as {"temperature": 0.7}')
-    sampling = row.get("sampling") or {}
+    sampling = row.get("sampling")
+    if not sampling:
+        return
     for option in sampling:
         if option not in Sampling.__struct_fields__:
             raise ValueError(
@@ -190,10 +207,12 @@ def _expect(row: Mapping[str, Json], field: str, types: tuple[type, ...], expect
         )
 
 
-def _check_id(row: Row, row_digest: str, ids: dict[str, tuple[str, str]]) -> None:
-    if row.data.get("id") is None:
-        return
-    key = str(row.data["id"])
-    known, where = ids.setdefault(key, (row_digest, row.where))
-    if known != row_digest:
-        raise ValueError(f"id {key!r} is already used by another row with other content, at {where}")
+def _say_who_has_the_id(source: Source, taken: Mapping[int, tuple[str, int]]) -> None:
+    """Write the problems of rows whose id is another's. Where that one stands is not kept: the rows are read again."""
+    wanted = {source.index(known) for _, known in taken.values()}
+    where = {row.index: row.where for row in source.rows if isinstance(row, Row) and row.index in wanted}
+    for number, (key, known) in taken.items():
+        problem = (
+            f"id {key!r} is already used by another row with other content, at {where[source.index(known)]}"
+        )
+        source.invalid[number] = BadRow(source.invalid[number].where, problem)
