@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check lint test docs mutants bench bench-quick format clean
+.PHONY: help demo setup check lint test docs mutants fuzz bench bench-quick format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ docs: $(STAMP) ## write docs/cli.md from the commands, and docs/demo.svg from a 
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/windrow models pull
 	$(BIN)/python docs/record_demo.py
+
+fuzz: $(STAMP) ## a hundred times the inputs of tests/fuzz: an hour or two
+	WINDROW_FUZZ=100 $(BIN)/python -m pytest -q -n 2 --timeout 20000 tests/fuzz
 
 mutants: $(STAMP) ## break the code on purpose: the tests must notice
 	$(BIN)/python tests/mutants/run.py
