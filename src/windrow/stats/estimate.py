@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -87,6 +88,7 @@ def pass_table(clusters: ManyClusters) -> tuple[dict[str, float], int]:
     return table, sum(cluster.n == most for cluster in clusters) if most else 0
 
 
+@lru_cache(maxsize=16)  # every mean of a run asks for the same few
 def t_quantile(p: float, degrees: int) -> float:
     """The quantile of Student's t: closed forms for 1 and 2 degrees, else by bisection of its distribution."""
     if degrees == 1:

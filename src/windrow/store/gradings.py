@@ -16,14 +16,14 @@ class Gradings:
     def __init__(self, read: Callable[[Place], Grading]) -> None:
         self._read = read
         self._places = Places()
-        self._latest = Index()  # by attempt: which of the places came last
+        self._latest = Index("I")  # by attempt: which of the places came last
         self._before = array(
             "Q"
         )  # by place: the number, from 1, of the one before it that is of the same attempt
         self._fresh: dict[AttemptId, list[Grading]] = {}
 
     def __contains__(self, attempt: AttemptId) -> bool:
-        return bool(self._before or self._fresh) and bool(self.of(attempt))
+        return attempt in self._fresh or (bool(self._before) and self._latest.get(attempt) is not None)
 
     def add(self, attempt: AttemptId, place: Place) -> None:
         latest = self._latest.get(attempt)
