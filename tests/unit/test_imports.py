@@ -65,6 +65,21 @@ def test_a_command_that_sends_nothing_does_not_load_the_http_client(command: lis
     assert "aiohttp" not in loaded
 
 
+def test_a_call_that_has_nothing_to_run_does_not_load_the_http_client(tmp_path: Path) -> None:
+    """It makes the policy, whose identity the run has, and asks nobody."""
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
+    command = [
+        "collect",
+        str(tmp_path / "tasks.jsonl"),
+        "--model",
+        "m",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+    ]
+    code = f"from windrow.cli.main import main\nassert main({[*command, '--dry-run']!r}) == 0"
+    assert "aiohttp" not in loaded_after(code)
+
+
 def test_printing_the_version_loads_nothing_heavy() -> None:
     assert loaded_after("from windrow.cli.main import main\nmain(['--version'])") == []
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from windrow.config import PolicyConfig, expand
 from windrow.errors import UsageError
 from windrow.policies.base import ANY_SAMPLING, Completion, Policy, Request
 from windrow.policies.capturing import LEVELS, asks, packed
 from windrow.policies.endpoint import DEFAULT_KEY_VARIABLE, Endpoint
+from windrow.policies.http import aiohttp
 from windrow.policies.wire import Choice, Reply, wire_message
 from windrow.records import Capture, Json, Tokens
 from windrow.secrets import Redactor, api_key

@@ -12,10 +12,10 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
+from windrow.policies.http import aiohttp
 from windrow.policies.wire import UNDECODABLE, Reply, decode_models, decode_reply, encode
 from windrow.records import Json
 from windrow.secrets import Redactor
