@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from windrow.config import load_config
+from windrow.construct import Parts
 from windrow.errors import UsageError
 from windrow.policies import Policy
-from windrow.prepare import Parts, Prepared, prepare
+from windrow.prepare import Prepared, prepare
 from windrow.records import Task
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from windrow.agreement import agreed_manifest, changed_code, redo_of
+from windrow.cluster.workers import Workers, shares_of
 from windrow.engine.brakes import Brakes
-from windrow.engine.commits import Finished
+from windrow.engine.commits import Finished, Told
 from windrow.engine.control import Control
 from windrow.engine.descriptors import make_room
 from windrow.engine.freeze import copied_task
@@ -42,7 +43,7 @@ from windrow.store.fold import expected_scorers, fold, missing_scorers
 from windrow.store.places import Places
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
-from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
+from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
 
 BAD_LINES_TOLD = 10
 
@@ -224,6 +225,10 @@ class Collection:
     ) -> None:
         if not self.ledger.pending_count:
             return
+        if self.prepared.run.workers > 1:  # each of them opens a world of its own
+            self.progress.phase = "running"
+            await self._schedule(control, on_commit, on_progress)
+            return
         world = self.prepared.world
         self.progress.phase = "opening"
         if too_few := make_room(self.prepared.concurrency):
@@ -243,7 +248,7 @@ class Collection:
         self, control: Control, on_commit: Committed | None, on_progress: Progressed | None
     ) -> None:
         """Run what is pending, as fast as the endpoint, the limits and who is told allow."""
-        prepared, run = self.prepared, self.prepared.run
+        run = self.prepared.run
         brakes = Brakes(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
 
         async def told(finished: Finished) -> None:
@@ -258,22 +263,43 @@ class Collection:
             if on_progress is not None:
                 await on_progress()
 
+        placement = self._workers if run.workers > 1 else self._scheduler
         brakes.start()
         try:
-            await Scheduler(
-                prepared.world,
-                self._sink,
-                pace=Pace(prepared.concurrency, adaptive=run.concurrency == "auto"),
-                retries=run.retries,
-                retry=self.plan.retry,
-                progress=self.progress,
-                control=control,
-                counted=self._count,
-                told=told,
-                gate=self._gate,
-            ).run(self._waiting())
+            await placement(control, told, whole=on_commit is not None).run(self._waiting())
         finally:
             brakes.release()
+
+    def _scheduler(self, control: Control, told: Told, *, whole: bool) -> Scheduler:
+        """The episodes run in this process."""
+        run = self.prepared.run
+        return Scheduler(
+            self.prepared.world,
+            self._sink,
+            pace=Pace(self.prepared.concurrency, adaptive=run.concurrency == "auto"),
+            retries=run.retries,
+            retry=retried,
+            progress=self.progress,
+            control=control,
+            counted=self._count,
+            told=told,
+            gate=self._gate,
+        )
+
+    def _workers(self, control: Control, told: Told, *, whole: bool) -> Workers:
+        """The episodes run in processes of their own; `whole`: the rollouts are wanted here."""
+        assert self.path is not None
+        return Workers(
+            self.prepared.recipe,
+            self.path,
+            shares=shares_of(self.prepared.concurrency, self.prepared.run.workers),
+            whole=whole,
+            progress=self.progress,
+            control=control,
+            counted=self._count,
+            told=told,
+            warn=self.warn,
+        )
 
     def _waiting(self) -> Waiting:
         run, world = self.prepared.run, self.prepared.world
@@ -342,7 +368,7 @@ class Collection:
 
     def _grader(self, grading: Fingerprint) -> Grader:
         return Grader(
-            self.prepared.scorers,
+            self.prepared.judging.scorers,
             self._grading_log,
             fingerprint=grading.hash,
             generation=grading.generation,

@@ -16,11 +16,12 @@ from typing import Any, Literal, overload
 from windrow.agents import Agent, AgentFunction
 from windrow.collection import Collection, Summary, open_collection
 from windrow.config import load_config
+from windrow.construct import Parts
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.envs import Env
 from windrow.policies import Policy
-from windrow.prepare import Parts, prepare
+from windrow.prepare import prepare
 from windrow.records import Json, Rollout, RolloutGroup
 from windrow.tools import Tool
 from windrow.tools.functions import as_tool

@@ -7,61 +7,44 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from windrow.agents import Agent, AgentFunction, as_agent, find_agent
+from windrow.agents import Agent, find_agent
 from windrow.config import (
     LimitsConfig,
     LoadedConfig,
-    PolicyConfig,
-    Price,
     RunConfig,
     ScorerConfig,
     as_tree,
     expand,
 )
+from windrow.construct import Judging, Made, Parts, Recipe, make, make_world
 from windrow.engine.pace import MOST
-from windrow.engine.world import Model, Scorer, World
+from windrow.engine.world import Scorer, World
 from windrow.envs import Env, find_env
 from windrow.errors import UsageError
 from windrow.grade.answers import answers_of, parse_number
 from windrow.grade.scorers import AnswerScorer, function_scorer, make_scorer
 from windrow.identity import fingerprint, source_hash
 from windrow.naming import name_of
-from windrow.policies import Policy, check_sampling, make_policy
+from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
-from windrow.policies.toolcalls.policy import with_tool_calls
-from windrow.records import Capture, Json
+from windrow.records import Json
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
 from windrow.tasks.loaders import FORMS, open_source
 from windrow.tasks.mapping import MappedRows, parse_map
-from windrow.tasks.prompts import PromptTemplate, read_template
+from windrow.tasks.prompts import PromptTemplate
 from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
 from windrow.tools import Tool
-from windrow.tools.configured import make_toolbox, named_tools
-from windrow.tools.toolbox import Toolbox
 
 DEFAULT_SCORERS_ENV = "problem"
 DEFAULT_CONCURRENCY = 64
-
-
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program gives as objects rather than by name; each takes the place of the configuration's."""
-
-    rows: Iterable[Mapping[str, Json]] | None = None
-    policy: Policy | None = None
-    models: Mapping[str, Policy] | None = None
-    env: type[Env] | None = None
-    agent: type[Agent] | AgentFunction | None = None
-    scorers: Sequence[Callable[..., Any]] = ()
-    tools: Sequence[Tool] = ()
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +52,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     tasks: Selection
     world: World
-    scorers: tuple[Scorer, ...]
+    judging: Judging
     behaviour: Fingerprint
     grading: Fingerprint | None
     code: dict[str, str]
@@ -80,6 +63,20 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run(self) -> RunConfig:
         return self.loaded.run
+
+    @property
+    def recipe(self) -> Recipe:
+        """This run's world in words, for other processes."""
+        configured = {config.name: config for config in self.run.scorers or ()}
+        names = (scorer.name for scorer in self.judging.scorers)
+        return Recipe(
+            run=self.run,
+            origins=self.loaded.origins,
+            scorers=[configured.get(name) or ScorerConfig(name=name) for name in names],
+            scorers_env=self.judging.env,
+            behaviour=self.behaviour.hash,
+            grading=self.judging.fingerprint,
+        )
 
     @property
     def out(self) -> Path:
@@ -95,67 +92,57 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     parts = parts or Parts()
     run = loaded.run
     redactor = Redactor()
-    policy = with_tool_calls(parts.policy or make_policy(loaded, redactor), run.policy.tool_calls)
-    env = parts.env or find_env(run.env.name)
-    agent = as_agent(parts.agent, "given") if parts.agent else find_agent(run.agent.name)
-    env_settings = _checked_settings("env", env, run.env.settings)
-    agent_settings = _checked_settings("agent", agent, run.agent.settings)
-    models = _models(env, env_settings, parts, redactor)
-    prompt = read_template(expand(run.prompt, where="prompt")) if run.prompt else None
-    survey = _Survey(env, prompt, choose_scorer=run.scorers is None and not parts.scorers)
+    made = make(loaded, parts, redactor)
+    survey = _Survey(made.env, made.prompt, choose_scorer=run.scorers is None and not parts.scorers)
     source = _scan(loaded, parts, survey)
-    _check_policy(loaded, policy, source)
-    capture = _checked_capture(run, policy, env)
+    _check_policy(loaded, made.policy, source)
+    _check_capture(run, made)
     scorers, meant_for, notes = _scorers(run, parts, survey, source)
     late = next((scorer.name for scorer in scorers if scorer.after_commit), None)
-    if late is not None and (capture or env.capture) == "none":
+    if late is not None and (run.capture or made.env.capture) == "none":
         raise UsageError(
             f"--capture none: scorer {late!r} judges after the commit and would find no messages"
         )
-    sampling = {**policy.default_sampling, **as_tree(run.policy.sampling)}
-    functions = (*named_tools(run.tools), *parts.tools)
-    toolbox = make_toolbox(run, functions, redactor)
-    if (run.tools or parts.tools) and (name_of(env), name_of(agent)) == ("problem", "chat"):
-        raise UsageError("env 'problem' ends with the first reply, so tools would be of no use; --env tool")
-    behaviour = _behaviour(loaded, policy, sampling, env, agent, source, prompt, toolbox, models)
+    if made.functions or run.tools:
+        _check_tools_are_used(made)
+    behaviour = _behaviour(loaded, made, source)
     grading = _grading(run, scorers, meant_for)
-    concurrency = _concurrency(run, policy)
-    price = _price(run, policy)
-    world = World(
-        policy=policy,
-        models=models,
-        env=env,
-        agent=agent,
-        env_settings=env_settings,
-        agent_settings=agent_settings,
-        scorers=scorers,
-        scorers_env=meant_for,
-        toolbox=toolbox,
-        prompt=prompt,
-        sampling=sampling,
-        forced_sampling=frozenset(loaded.forced_sampling),
-        seeds=run.seeds,
-        limits=run.limits,
-        call_retries=run.policy.call_retries,
-        backoff_s=run.policy.backoff_s,
-        behaviour=behaviour.hash,
-        grading=grading.hash if grading else None,
-        capture=capture,
-        price=price,
-    )
+    judging = Judging(scorers=scorers, env=meant_for, fingerprint=grading.hash if grading else None)
+    concurrency = _concurrency(run, made.policy)
+    _check_workers(run, parts, concurrency)
     return Prepared(
         loaded=loaded,
         source=source,
         tasks=source.select(limit=run.tasks.limit, shuffle=run.tasks.shuffle),
-        world=world,
-        scorers=scorers,
+        world=make_world(made, loaded, behaviour=behaviour.hash, judging=judging),
+        judging=judging,
         behaviour=behaviour,
         grading=grading,
-        code=_code(env, agent, scorers, functions),
+        code=_code(made.env, made.agent, scorers, made.functions),
         redactor=redactor,
         notes=notes,
         concurrency=concurrency,
     )
+
+
+def _check_workers(run: RunConfig, parts: Parts, concurrency: int) -> None:
+    """Refuse what several processes cannot share."""
+    if run.workers == 1:
+        return
+    if objects := parts.objects():
+        raise UsageError(
+            f"workers={run.workers}: {objects[0]} was given as an object, which other processes cannot have; "
+            f"name it as module:name"
+        )
+    if run.workers > concurrency:
+        raise UsageError(
+            f"--workers {run.workers}: with --concurrency {concurrency} some would have nothing to do"
+        )
+
+
+def _check_tools_are_used(made: Made) -> None:
+    if (name_of(made.env), name_of(made.agent)) == ("problem", "chat"):
+        raise UsageError("env 'problem' ends with the first reply, so tools would be of no use; --env tool")
 
 
 def _concurrency(run: RunConfig, policy: Policy) -> int:
@@ -163,18 +150,6 @@ def _concurrency(run: RunConfig, policy: Policy) -> int:
     if run.concurrency == "auto":
         return MOST
     return run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY
-
-
-def _price(run: RunConfig, policy: Policy) -> Price | None:
-    """What the policy's tokens cost: the entry of `prices` that names it, else the first whose pattern fits."""
-    exact = run.prices.get(policy.model)
-    found = exact or next((run.prices[name] for name in run.prices if fnmatchcase(policy.model, name)), None)
-    if found is None and run.budget.cost is not None:
-        raise UsageError(
-            f"--budget-cost needs the price of {policy.model!r}: set it in the configuration, such as\n"
-            f"prices: {{{policy.model!r}: {{prompt: 2.5, completion: 10}}}}   # for a million tokens"
-        )
-    return found
 
 
 class _Survey:
@@ -231,26 +206,6 @@ class _Survey:
         return found
 
 
-def _models(env: type[Env], settings: dict[str, Json], parts: Parts, redactor: Redactor) -> dict[str, Model]:
-    """The environment's own models, made as the policy is; `parts.models` take their places by name."""
-    given = parts.models or {}
-    made: dict[str, Model] = {}
-    for name, config in env.models(settings).items():
-        where = f"env.settings: model {name!r}"
-        set_here = {f"policy.{key}": where for key in _changed(config)}
-        policy = given.get(name) or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)
-        sampling = {**policy.default_sampling, **as_tree(config.sampling)}
-        check_sampling(policy, set(sampling), where=where)
-        if config.tool_calls != PolicyConfig().tool_calls:
-            raise UsageError(f"{where} is given no tools and would ignore tool_calls; leave it out")
-        made[name] = Model(policy, sampling, config.call_retries, config.backoff_s)
-    return made
-
-
-def _changed(config: PolicyConfig) -> list[str]:
-    return [key for key in config.__struct_fields__ if getattr(config, key) != getattr(PolicyConfig(), key)]
-
-
 def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> Source:
     config = loaded.run.tasks
     source = expand(config.source, where="tasks.source")
@@ -285,13 +240,12 @@ def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:
         check_sampling(policy, {"seed"}, where=f"--seeds {loaded.run.seeds}")
 
 
-def _checked_capture(run: RunConfig, policy: Policy, env: type[Env]) -> Capture | None:
-    """The level that the configuration asks for, if the policy can be asked for it."""
-    level = run.capture or env.capture
+def _check_capture(run: RunConfig, made: Made) -> None:
+    """Refuse a level that the policy cannot be asked for."""
+    level, policy = run.capture or made.env.capture, made.policy
     if level is not None and level not in policy.captures:
         can = ", ".join(name for name in LEVELS if name in policy.captures)
         raise UsageError(f"--capture {level}: policy {policy.name!r} can be captured as {can}")
-    return run.capture
 
 
 def _scorers(
@@ -337,18 +291,9 @@ def _default_scorers(
     return (scorer,), DEFAULT_SCORERS_ENV, (f"scorer: {name} ({why}; --scorer names another)",)
 
 
-def _behaviour(
-    loaded: LoadedConfig,
-    policy: Policy,
-    sampling: dict[str, Json],
-    env: type[Env],
-    agent: type[Agent],
-    source: Source,
-    prompt: PromptTemplate | None,
-    toolbox: Toolbox,
-    models: Mapping[str, Model],
-) -> Fingerprint:
+def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
     """What shapes the rollouts: nothing volatile (URL, key, path, concurrency, seconds)."""
+    env, agent = made.env, made.agent
     run = loaded.run
     limits = {"max_turns": run.limits.max_turns}
     for name in ("max_episode_tokens", "max_tool_calls"):
@@ -358,19 +303,19 @@ def _behaviour(
         if (value := getattr(run.limits, name)) != getattr(LimitsConfig(), name):
             limits[name] = value
     of: dict[str, Json] = {
-        "policy": policy.identity(),
-        "sampling": sampling,
+        "policy": made.policy.identity(),
+        "sampling": made.sampling,
         "limits": limits,
         "env": {"name": name_of(env), "settings": env.identity(run.env.settings), "version": env.version},
         "agent": {"name": name_of(agent), "settings": run.agent.settings, "version": agent.version},
     }
-    of.update(toolbox.identity())
-    if prompt is not None:
-        of["prompt"] = prompt.source
-    if models:
+    of.update(made.toolbox.identity())
+    if made.prompt is not None:
+        of["prompt"] = made.prompt.source
+    if made.models:
         of["models"] = {
             name: {"policy": model.policy.identity(), "sampling": model.sampling}
-            for name, model in models.items()
+            for name, model in made.models.items()
         }
     if run.seeds != "none":
         of["seeds"] = run.seeds
@@ -413,15 +358,6 @@ def _code(
     for tool in functions:
         hashes[f"tool {tool.name}"] = source_hash(inspect.unwrap(tool.call))
     return {name: found for name, found in hashes.items() if found is not None}
-
-
-def _checked_settings(kind: str, part: type[Env] | type[Agent], settings: dict[str, Json]) -> dict[str, Json]:
-    expanded: dict[str, Json] = expand(settings, where=f"{kind}.settings")
-    try:
-        part.check_settings(expanded)
-    except ValueError as problem:
-        raise UsageError(f"{kind}.settings: {problem}") from None
-    return expanded
 
 
 def _slug(text: str) -> str:

@@ -21,13 +21,14 @@ from windrow.config import (
     ScorerConfig,
     TasksConfig,
 )
+from windrow.construct import Parts
 from windrow.engine.correction import malformed_of
 from windrow.engine.episode import attempt
 from windrow.envs import find_env
 from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request
 from windrow.policies.base import ANY_SAMPLING
-from windrow.prepare import Parts, Prepared, prepare
+from windrow.prepare import Prepared, prepare
 from windrow.records import Json, Message, Rollout, Turn
 from windrow.store.directory import Fingerprint
 from windrow.store.read import RunReader, load

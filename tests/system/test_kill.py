@@ -14,11 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-import windrow
 from tests.commands import Project, Running, prompt_of
+from tests.reading import lines_are_unique, records
 
 pytestmark = pytest.mark.slow
 
@@ -144,25 +143,3 @@ def done_ids(log: bytes) -> set[str]:
 
 def seeds_asked(home: Project, start: int) -> list[int]:
     return [body["seed"] for body in home.server.bodies[start:]]
-
-
-def lines_are_unique(run: Path) -> bool:
-    """One line an attempt, one done line a slot, one grading an attempt and scorer."""
-    lines = [json.loads(line) for line in (run / "rollouts.jsonl").read_bytes().splitlines()]
-    gradings = [json.loads(line) for line in (run / "scores.jsonl").read_bytes().splitlines()]
-    attempts = Counter((line["id"], line["attempt"]) for line in lines)
-    done = Counter(line["id"] for line in lines if line["status"] == "completed")
-    graded = Counter((*map(tuple, grading["members"]), grading["scorer"]) for grading in gradings)
-    tasks = Counter((run / "tasks.jsonl").read_bytes().splitlines())
-    return all(count == 1 for found in (attempts, done, graded, tasks) for count in found.values())
-
-
-def records(run: Path) -> list[dict[str, Any]]:
-    """Every attempt of a run in order, scores folded in, without what no two runs share: times."""
-    found = [msgspec.to_builtins(rollout) for rollout in windrow.load(run, attempts="all")]
-    for rollout in found:
-        del rollout["timing"]
-        for turn in rollout["turns"]:
-            for volatile in ("started_at", "seconds", "first_token_s", "tools_seconds"):
-                turn.pop(volatile, None)
-    return found

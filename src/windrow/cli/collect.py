@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import signal
 import time
-from typing import Any
 
 from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
@@ -18,6 +16,7 @@ from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
 from windrow.config import OPTIONS, load_config, parse_mcp, parse_tool
 from windrow.engine.control import Control
+from windrow.engine.loop import run_loop
 from windrow.prepare import Prepared, prepare
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
@@ -26,9 +25,6 @@ from windrow.tasks.scan import list_problems
 SIGNAL_EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SAME_SIGNAL_S = 1.0  # supervisors, and `timeout`, send SIGTERM to a process and then to its group
 BUDGET_EXIT = 3
-MORE_BEFORE_GC = (
-    20_000  # records are trees: collecting cycles after every 700 allocations cost a sixth of the time
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--env-concurrency", action="append", metavar="NAME=N", help="of one environment; repeats"
     )
     group.add_argument("--agent-concurrency", action="append", metavar="NAME=N", help="of one agent; repeats")
+    group.add_argument("--workers", type=int, metavar="N", help="processes that share the episodes (1)")
     group.add_argument("--retries", type=int, metavar="N", help="new attempts of a failed rollout (1)")
     group.add_argument(
         "--max-failure-rate",
@@ -197,7 +194,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         display.note(opening(collection))
         display.start(collection)
-        ended = _run_loop(_collect(collection, display, aggregate=arguments.aggregate))
+        ended = run_loop(_collect(collection, display, aggregate=arguments.aggregate))
         summary, received, control = ended
     display.note(closing(collection, summary, control))
     if received is not None:
@@ -242,16 +239,6 @@ async def _collect(
         aggregate=aggregate,
     )
     return summary, received[0] if received else None, control
-
-
-def _run_loop(main: Any) -> Any:
-    """uvloop where it is installed: half the cost of a call."""
-    gc.set_threshold(MORE_BEFORE_GC)
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
 
 
 def _dry_run(prepared: Prepared) -> int:

@@ -60,7 +60,8 @@ def key_lines(entry: AgentEntry) -> list[str]:
 
 def _paths(collection: Collection) -> list[str]:
     assert collection.path is not None
-    files = {"run": collection.path, "rollouts": collection.path / "rollouts.jsonl"}
+    logs = "rollouts.jsonl" if collection.prepared.run.workers == 1 else "rollouts.*.jsonl"
+    files = {"run": collection.path, "rollouts": collection.path / logs}
     if collection.metrics is not None:
         files["metrics"] = collection.path / METRICS
     return [f"{name:<8}  {path}" for name, path in files.items()]

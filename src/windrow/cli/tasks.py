@@ -6,9 +6,10 @@ import argparse
 import sys
 
 from windrow.config import load_config
+from windrow.construct import Parts
 from windrow.policies import Policy
 from windrow.policies.base import ANY_SAMPLING
-from windrow.prepare import Parts, prepare
+from windrow.prepare import prepare
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems

@@ -54,8 +54,11 @@ class Scheduler:
         self._running = 0
         self._commits = Commits(sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told)
 
-    async def run(self, waiting: Waiting) -> None:
-        """Return when every slot is committed, or, after a stop, when what was running is."""
+    async def run(self, waiting: Waiting, until: asyncio.Event | None = None) -> None:
+        """Return when every slot is committed, or, after a stop, when what was running is.
+
+        With `until`, slots may still be added before it is set; `pace.grown()` then says that there are some.
+        """
         try:
             async with asyncio.TaskGroup() as commits:
                 commits.create_task(self._commits.write())
@@ -63,6 +66,8 @@ class Scheduler:
                 async with asyncio.TaskGroup() as episodes:
                     self._pace.grown = lambda: self._fill(episodes, waiting)
                     self._fill(episodes, waiting)
+                    if until is not None:
+                        await until.wait()
                 self._commits.close()
         except* WindrowError as problems:
             await self._commits.rescue()

@@ -33,17 +33,23 @@ class Waiting:
         self._names = names
         self._aside: deque[Slot] = deque()
         self._running: Counter[Name] = Counter()
+        self._plan_is_through = False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether `take` has given out the last of them."""
+        return self._plan_is_through and not self._aside
 
     def take(self) -> Slot | None:
         """The next slot that may start; None when there is none, or none before another ends."""
         if not self.limited:
-            return self._following()
+            return self._next()
         for place, slot in enumerate(self._aside):
             if self._starts(slot):
                 del self._aside[place]
                 return slot
         while len(self._aside) < MOST_ASIDE:
-            following = self._following()
+            following = self._next()
             if following is None or self._starts(following):
                 return following
             self._aside.append(following)
@@ -53,6 +59,11 @@ class Waiting:
         """A slot that was taken has ended."""
         if self.limited:
             self._running.subtract(self._names(slot))
+
+    def _next(self) -> Slot | None:
+        slot = self._following()
+        self._plan_is_through = slot is None
+        return slot
 
     def _starts(self, slot: Slot) -> bool:
         names = self._names(slot)

@@ -22,6 +22,7 @@ from windrow.store.taskfile import TaskFile
 
 MANIFEST = "run.json"
 TASKS = "tasks.jsonl"
+WORKERS_GONE_S = 10.0
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -81,6 +82,8 @@ class RunDirectory:
                 _make_directory(path, self.disk)
             name = "lock" if writer is None else f"lock.{writer}"
             self._lock = Lock(path / name) if lock else None
+            if lock and writer is None:
+                self._outlast_workers()
             self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
         except BaseException as problem:
             self.close()
@@ -120,6 +123,11 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _outlast_workers(self) -> None:
+        """The workers of a parent that was killed die with it; what they still write is waited for, then read."""
+        for file in self.path.glob("lock.*"):
+            Lock(file, patience_s=WORKERS_GONE_S).release()
 
     def _segment(self, name: str) -> str:
         return f"{name}.jsonl" if self._writer is None else f"{name}.{self._writer}.jsonl"

@@ -16,6 +16,8 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 
+AGAIN_S = 0.02
+
 
 class Holder(msgspec.Struct):
     host: str
@@ -24,11 +26,13 @@ class Holder(msgspec.Struct):
 
 
 class Lock:
-    def __init__(self, path: Path) -> None:
+    """Held from here on, or refused. `patience_s`: for a holder that is about to go."""
+
+    def __init__(self, path: Path, *, patience_s: float = 0.0) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(self._descriptor, patience_s)
         except OSError as problem:
             holder = _holder(self._descriptor)
             os.close(self._descriptor)
@@ -46,6 +50,17 @@ class Lock:
 
     def release(self) -> None:
         os.close(self._descriptor)
+
+
+def _flock(descriptor: int, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(AGAIN_S)
 
 
 def _holder(descriptor: int) -> str:

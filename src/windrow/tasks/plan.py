@@ -151,10 +151,6 @@ class Plan:
             pending[agent] += sum(map(ledger.is_pending, range(first, first + self.samples)))
         return planned, pending
 
-    def retry(self, slot: Slot) -> Slot:
-        """The same slot, one attempt on."""
-        return self._slot(slot.number, slot.attempt + 1, slot.group, slot.task, slot.recorded_task)
-
     def _slot(self, number: int, attempt: int, group: str, task: Task, recorded: Task) -> Slot:
         sample = number % self.samples
         id = rollout_id(group, sample)
@@ -168,6 +164,12 @@ class Plan:
             task=task,
             recorded_task=recorded,
         )
+
+
+def retried(slot: Slot) -> Slot:
+    """The same slot, one attempt on."""
+    attempt = slot.attempt + 1
+    return msgspec.structs.replace(slot, attempt=attempt, seed=seed_of(slot.id, attempt))
 
 
 def recorded_task(task: Task) -> Task:

@@ -1,0 +1,168 @@
+"""What a parent and its workers say to each other: JSON messages, each after its length, over a socket pair."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from windrow.construct import Recipe
+from windrow.records import Reason, Rollout, Task
+from windrow.tasks.plan import Slot, recorded_task
+
+LENGTH_BYTES = 8
+READ_BYTES = 1 << 20
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot as it travels: a large row does not go twice."""
+
+    number: int
+    id: str
+    attempt: int
+    group: str
+    sample: int
+    seed: int
+    task: Task
+
+    def slot(self) -> Slot:
+        return Slot(
+            number=self.number,
+            id=self.id,
+            attempt=self.attempt,
+            group=self.group,
+            sample=self.sample,
+            seed=self.seed,
+            task=self.task,
+            recorded_task=recorded_task(self.task),
+        )
+
+
+def lease_of(slot: Slot) -> Lease:
+    return Lease(
+        number=slot.number,
+        id=slot.id,
+        attempt=slot.attempt,
+        group=slot.group,
+        sample=slot.sample,
+        seed=slot.seed,
+        task=slot.task,
+    )
+
+
+# -- to a worker
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """The first message. `whole`: the parent wants the rollouts themselves, not only what they came to."""
+
+    recipe: Recipe
+    run: str
+    writer: str
+    lock: bool
+    concurrency: int
+    whole: bool
+
+
+class Run(msgspec.Struct, frozen=True, tag="run"):
+    leases: list[Lease]
+
+
+class Finish(msgspec.Struct, frozen=True, tag="finish"):
+    """No more will come; what has not been started is not started any more."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    reason: Reason
+
+
+# -- from a worker
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Its world is open, and its segment is its own."""
+
+
+class Durable(msgspec.Struct, frozen=True, tag="durable"):
+    """An attempt is on disk."""
+
+    number: int
+    settled: bool
+    rollout: Rollout
+
+
+class Warned(msgspec.Struct, frozen=True, tag="warned"):
+    text: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The worker cannot go on; `error` names the class of our error, and every worker would fare alike."""
+
+    error: str
+    text: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """All it was given is done, or will not be; it leaves in good order."""
+
+
+Order = Start | Run | Finish | Cancel
+Report = Ready | Durable | Warned | Failed | Ended
+
+M = TypeVar("M")
+
+
+class Channel(Generic[M]):
+    """One end. Messages of one turn of the loop leave together."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: msgspec.json.Decoder[M]
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder = decoder
+        self._encode = msgspec.json.Encoder().encode
+        self._outbox: list[bytes] = []
+
+    def post(self, message: object) -> None:
+        """Send without waiting. A peer that is gone is noticed by `receive`."""
+        data = self._encode(message)
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox += (len(data).to_bytes(LENGTH_BYTES, "big"), data)
+
+    async def send(self, message: object) -> None:
+        """Send, and return when there is room for more."""
+        self.post(message)
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        if outbox and not self._writer.is_closing():
+            self._writer.write(b"".join(outbox))
+
+    async def receive(self) -> AsyncIterator[M]:
+        """Messages until the other end is gone."""
+        try:
+            while True:
+                length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
+                yield self._decoder.decode(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+
+    async def close(self) -> None:
+        self._flush()
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+async def open_channel(end: socket.socket, kind: Any) -> Channel[Any]:
+    """A channel over one end of a socket pair, which it closes in the end; `kind` is what comes from the other."""
+    reader, writer = await asyncio.open_connection(sock=end, limit=READ_BYTES)
+    return Channel(reader, writer, msgspec.json.Decoder(kind))

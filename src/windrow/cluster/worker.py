@@ -1,0 +1,171 @@
+"""A worker: the world of a recipe, a segment of the run's log, and the slots that its parent leases to it.
+
+It never outlives its parent: the kernel kills it then, and where that cannot be asked for, the closed socket ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from windrow.cluster.messages import (
+    Cancel,
+    Channel,
+    Durable,
+    Ended,
+    Failed,
+    Order,
+    Ready,
+    Run,
+    Start,
+    Warned,
+    open_channel,
+)
+from windrow.construct import world_of
+from windrow.engine.commits import Finished
+from windrow.engine.control import Control
+from windrow.engine.descriptors import make_room
+from windrow.engine.guard import watch_with
+from windrow.engine.loop import run_loop
+from windrow.engine.pace import Pace
+from windrow.engine.progress import Progress
+from windrow.engine.run import Scheduler, first_of
+from windrow.engine.waiting import Waiting
+from windrow.engine.world import World
+from windrow.errors import WindrowError
+from windrow.records import Rollout
+from windrow.secrets import Redactor
+from windrow.store.directory import RolloutSink, RunDirectory
+from windrow.tasks.plan import Slot, retried
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    os.dup2(2, 1)  # what an environment prints is not for the parent's standard output
+    run_loop(_serve(end))
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that was asked for
+        os._exit(1)
+
+
+async def _serve(end: socket.socket) -> None:
+    channel: Channel[Order] = await open_channel(end, Order)
+    orders = channel.receive()
+    start = await anext(orders, None)
+    if isinstance(start, Start):
+        try:
+            await _Worker(channel, start).run(orders)
+            channel.post(Ended())
+        except WindrowError as problem:
+            channel.post(Failed(type(problem).__name__, str(problem)))
+        await channel.close()
+
+
+class _Worker:
+    def __init__(self, channel: Channel[Order], start: Start) -> None:
+        self._channel = channel
+        self._start = start
+        self._redactor = Redactor()
+        self._control = Control()
+        self._pace = Pace(start.concurrency, adaptive=start.recipe.run.concurrency == "auto")
+        self._inbox: deque[Slot] = deque()
+        self._finish = asyncio.Event()
+
+    async def run(self, orders: AsyncIterator[Order]) -> None:
+        """Open the world and the segment, then play what is leased, until the parent says that it is enough."""
+        start = self._start
+        world = world_of(start.recipe, self._redactor)
+        directory = RunDirectory(Path(start.run), writer=start.writer, lock=start.lock)
+        try:
+            sink = RolloutSink(directory.open_rollouts(), self._redactor)
+            for torn in directory.torn:
+                self._warn(f"a torn last line was set aside in {torn}")
+            if too_few := make_room(start.concurrency):
+                self._warn(too_few)
+            watch_with(self._warn)
+            async with asyncio.TaskGroup() as group:
+                listening = group.create_task(self._listen(orders))
+                await self._play(world, sink)
+                listening.cancel()
+        except* WindrowError as problems:
+            raise first_of(problems) from None
+        finally:
+            directory.close()
+
+    async def _play(self, world: World, sink: RolloutSink) -> None:
+        try:
+            with self._control.cancellable():
+                await world.open()
+            self._channel.post(Ready())
+            scheduler = Scheduler(
+                world,
+                sink,
+                pace=self._pace,
+                retries=self._start.recipe.run.retries,
+                retry=retried,
+                progress=Progress(planned=0),
+                control=self._control,
+                counted=lambda finished: None,
+                told=self._tell,
+            )
+            await scheduler.run(Waiting(self._next), until=self._finish)
+        except asyncio.CancelledError:
+            if not self._control.absorb():
+                raise
+        finally:
+            await world.close()
+
+    def _next(self) -> Slot | None:
+        return self._inbox.popleft() if self._inbox else None
+
+    async def _listen(self, orders: AsyncIterator[Order]) -> None:
+        async for order in orders:
+            if isinstance(order, Run):
+                self._inbox += [lease.slot() for lease in order.leases]
+                self._pace.grown()
+                continue
+            self._inbox.clear()
+            self._finish.set()
+            if isinstance(order, Cancel):
+                self._control.cancel(reason=order.reason)
+            else:
+                self._control.stop()
+        os._exit(1)  # the parent is gone, and with it whoever would be told
+
+    async def _tell(self, finished: Finished) -> None:
+        rollout = finished.rollout
+        if not self._start.whole and rollout.grade != "pending":
+            rollout = _counts(rollout)
+        await self._channel.send(Durable(finished.slot.number, finished.settled, rollout))
+
+    def _warn(self, message: str) -> None:
+        self._channel.post(Warned(self._redactor.text(message)))
+
+
+def _counts(rollout: Rollout) -> Rollout:
+    """What of a rollout is counted: without what was said in it."""
+    task = msgspec.structs.replace(rollout.task, data=None)
+    return msgspec.structs.replace(
+        rollout, task=task, tools=(), messages=(), turns=(), state=None, scores={}, metrics={}
+    )
+
+
+if __name__ == "__main__":
+    main()

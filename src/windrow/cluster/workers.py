@@ -1,0 +1,243 @@
+"""The parent's side of `--workers N`: it leases slots, hears what is durable, and counts it.
+
+A worker that dies costs what it was running, nothing else: its committed lines are there, its leased slots are not
+given to another (one of them may be on disk already), and the next call of the command runs what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from windrow import errors
+from windrow.cluster.messages import (
+    Cancel,
+    Channel,
+    Durable,
+    Ended,
+    Failed,
+    Finish,
+    Ready,
+    Report,
+    Run,
+    Start,
+    Warned,
+    lease_of,
+    open_channel,
+)
+from windrow.construct import Recipe
+from windrow.engine.commits import Commits, Counted, Finished, Told
+from windrow.engine.control import Control
+from windrow.engine.progress import Progress
+from windrow.engine.run import COMMITS_WAITING, first_of
+from windrow.engine.waiting import Waiting
+from windrow.errors import WindrowError
+from windrow.records import Rollout
+from windrow.tasks.plan import Slot
+
+AHEAD = 8  # one in so many of a worker's episodes is leased ahead, so that it need not wait for the next
+LEAVE_S = 5.0  # for a worker that is done
+
+
+class _AlreadyDurable:
+    """The sink of what a worker has written."""
+
+    async def commit(self, _: Sequence[Rollout]) -> None:
+        return None
+
+
+class Workers:
+    """Runs slots in `len(shares)` processes, each with its share of the episodes at a time."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        path: Path,
+        *,
+        shares: Sequence[int],
+        whole: bool,
+        progress: Progress,
+        control: Control,
+        counted: Counted,
+        told: Told,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._start = Start(
+            recipe=recipe,
+            run=str(path.resolve()),
+            writer="",
+            lock=recipe.run.lock,
+            concurrency=1,
+            whole=whole,
+        )
+        self._progress = progress
+        self._control = control
+        self._warn = warn
+        self._workers = [_Worker(f"w{number}", share) for number, share in enumerate(shares)]
+        self._commits = Commits(
+            _AlreadyDurable(), control, room=COMMITS_WAITING * sum(shares), counted=counted, told=told
+        )
+
+    async def run(self, waiting: Waiting) -> None:
+        """Return when every slot is settled, or, after a stop, when the workers have finished what they ran."""
+        self._control.listen(self._pass_on)
+        try:
+            async with asyncio.TaskGroup() as commits:
+                commits.create_task(self._commits.write())
+                commits.create_task(self._commits.tell())
+                async with asyncio.TaskGroup() as serving:
+                    for worker in self._workers:
+                        serving.create_task(self._serve(worker, waiting))
+                self._commits.close()
+        except* WindrowError as problems:
+            raise first_of(problems) from None
+
+    async def _serve(self, worker: _Worker, waiting: Waiting) -> None:
+        """Start a worker, keep it busy, and see it out."""
+        try:
+            await worker.start(self._start)
+            async for report in worker.reports():
+                if isinstance(report, Failed):
+                    raise _error(report)
+                if isinstance(report, Warned):
+                    self._warn(report.text)
+                elif isinstance(report, Ready):
+                    worker.ready = True
+                elif isinstance(report, Durable):
+                    await self._settle(worker, report, waiting)
+                elif isinstance(report, Ended):
+                    worker.ended = True
+                self._lease(waiting)
+            if not worker.ended:
+                self._mourn(worker, await worker.exit_code(), waiting)
+        finally:
+            self._progress.in_flight -= worker.running
+            worker.running = 0
+            await worker.stop()
+
+    async def _settle(self, worker: _Worker, report: Durable, waiting: Waiting) -> None:
+        slot = worker.leased[report.number]
+        if report.settled:
+            del worker.leased[report.number]
+            waiting.release(slot)
+        attempted = msgspec.structs.replace(slot, attempt=report.rollout.attempt)
+        await self._commits.put(Finished(attempted, report.rollout, report.settled))
+
+    def _lease(self, waiting: Waiting) -> None:
+        """Give each worker what it has room for; when nothing is left anywhere, let them go."""
+        living = [worker for worker in self._workers if worker.ready and not worker.left]
+        for worker in living:
+            slots: list[Slot] = []
+            while worker.room > len(slots) and not self._control.stopping:
+                slot = waiting.take()
+                if slot is None:
+                    break
+                slots.append(slot)
+            if slots:
+                worker.lease(slots)
+            running = min(len(worker.leased), worker.share)
+            self._progress.in_flight += running - worker.running
+            worker.running = running
+        if waiting.exhausted and not any(worker.leased for worker in self._workers):
+            for worker in living:
+                worker.order(Finish())
+
+    def _pass_on(self) -> None:
+        """The run is stopped or cancelled: so are the workers."""
+        for worker in self._workers:
+            worker.order(Cancel(self._control.reason) if self._control.cancelled else Finish())
+
+    def _mourn(self, worker: _Worker, code: int, waiting: Waiting) -> None:
+        how = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        self._warn(
+            f"worker {worker.name} died ({how}); what it had committed is safe, and the same command again runs the "
+            f"{len(worker.leased):,} rollouts that it had in hand"
+        )
+        for slot in worker.leased.values():
+            waiting.release(slot)
+        worker.leased.clear()
+        worker.left = True
+        if all(worker.left for worker in self._workers):
+            self._control.stop("every worker died")
+
+
+class _Worker:
+    """One process, seen from its parent."""
+
+    def __init__(self, name: str, share: int) -> None:
+        self.name = name
+        self.share = share
+        self.leased: dict[int, Slot] = {}
+        self.running = 0
+        self.ready = self.ended = self.left = False
+        self._channel: Channel[Report] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def room(self) -> int:
+        return self.share + self.share // AHEAD - len(self.leased)
+
+    async def start(self, start: Start) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "windrow.cluster.worker", str(theirs.fileno()), str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(place for place in sys.path if place)},
+                start_new_session=True,  # Ctrl-C on the terminal is for the parent
+            )
+        self._channel = await open_channel(ours, Report)
+        self._channel.post(msgspec.structs.replace(start, writer=self.name, concurrency=self.share))
+
+    def reports(self) -> AsyncIterator[Report]:
+        """What it says, until it is gone."""
+        assert self._channel is not None
+        return self._channel.receive()
+
+    def lease(self, slots: Sequence[Slot]) -> None:
+        self.leased.update((slot.number, slot) for slot in slots)
+        self.order(Run([lease_of(slot) for slot in slots]))
+
+    def order(self, order: Run | Finish | Cancel) -> None:
+        self.left = self.left or not isinstance(order, Run)
+        if self._channel is not None:
+            self._channel.post(order)
+
+    async def exit_code(self) -> int:
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """See the process out; one that does not leave by itself is killed."""
+        if self._channel is not None:
+            await self._channel.close()
+        if self._process is None or self._process.returncode is not None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S if self.ended else 0):
+                await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+def _error(report: Failed) -> WindrowError:
+    kind = getattr(errors, report.error, WindrowError)
+    error: WindrowError = kind(report.text)
+    return error
+
+
+def shares_of(total: int, count: int) -> list[int]:
+    """`total` in `count` parts, as even as can be, the larger ones first."""
+    return [total // count + (number < total % count) for number in range(count)]

@@ -1,0 +1,299 @@
+"""`--workers N`: the same run in several processes, whichever of them is killed, stopped or cannot begin."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow
+from tests.commands import PATIENCE_S, Outcome, Project, Running, prompt_of
+from tests.reading import lines_are_unique, records
+from windrow.errors import UsageError
+
+pytestmark = pytest.mark.slow
+
+TASKS, SAMPLES = 40, 4
+PLANNED = TASKS * SAMPLES
+KILLS = 20
+GONE_S = 2.0
+
+JUDGE = """
+def judge(task, reply):
+    return len(reply)
+
+judge.after_commit = True
+judge.version = 1
+"""
+NOISY = """
+from windrow import Env, Observation, Step
+
+class Noisy(Env):
+    version = 1
+
+    async def reset(self, task):
+        print("this is not JSON")
+        return Observation([{"role": "user", "content": task["prompt"]}])
+
+    async def step(self, reply, results):
+        return Step(done=True, reward=1.0)
+"""
+
+
+def reply(body: dict[str, Any], n: int) -> Any:
+    number = int(prompt_of(body).split()[-1])
+    if number == 7:
+        return 400, {}, {"error": {"message": "this one is not for me"}}
+    if body.get("seed", 1) % 9 == 0:
+        return 503, {}, {"error": {"message": "overloaded"}}
+    return str(number)
+
+
+@pytest.fixture
+def home(project: Callable[..., Project]) -> Project:
+    made = project(reply, latency_s=0.02)
+    made.module("judging", JUDGE)
+    made.tasks({"prompt": f"what is {n}", "answer": str(n)} for n in range(TASKS))
+    return made
+
+
+def collector(home: Project, out: str, *flags: str) -> Running:
+    usual = [
+        "-k",
+        str(SAMPLES),
+        "--seeds",
+        "id",
+        "--out",
+        out,
+        "--call-retries",
+        "0",
+        "--retries",
+        "5",
+        "--quiet",
+    ]
+    return home.start_collect(*usual, "--scorer", "number", "--scorer", "judging:judge=0.25", *flags)
+
+
+def segments(run: Path) -> list[str]:
+    return sorted(file.name for file in run.glob("rollouts.*jsonl") if file.stat().st_size)
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in found.read_text().split()] if found.exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def written(run: Path) -> int:
+    return sum(file.read_bytes().count(b"\n") for file in run.glob("rollouts*.jsonl"))
+
+
+def test_workers_collect_what_one_process_does_each_into_a_segment_of_its_own(home: Project) -> None:
+    assert collector(home, "one").wait().code == 1  # the refused task is not done
+    several = collector(home, "two", "--workers", "2").wait()
+    assert several.code == 1, several.err
+    assert segments(home.path / "one") == ["rollouts.jsonl"]
+    assert segments(home.path / "two") == ["rollouts.w0.jsonl", "rollouts.w1.jsonl"]
+    assert records(home.path / "two") == records(home.path / "one")
+    assert lines_are_unique(home.path / "two")
+
+
+def test_a_parent_that_is_killed_again_and_again_leaves_no_orphan_and_loses_and_doubles_nothing(
+    home: Project,
+) -> None:
+    assert collector(home, "whole").wait().code == 1
+    run = home.path / "killed"
+    asked_before = home.server.completions
+    landed = 0
+    for kill in range(KILLS):
+        running = collector(home, "killed", "--workers", "2")
+        enough = min(written(run) + 1 + kill % 5, PLANNED - 20) if run.exists() else 1
+        running.until(lambda: written(run) >= enough, f"{enough} lines")  # noqa: B023
+        orphans = children(running.pid)
+        running.signal(signal.SIGKILL)
+        assert running.wait().code == -signal.SIGKILL
+        deadline = time.monotonic() + GONE_S
+        while any(map(is_alive, orphans)):
+            assert time.monotonic() < deadline, "a worker outlived its parent"
+            time.sleep(0.01)
+        landed += len(orphans) == 2
+    assert landed >= KILLS * 3 // 4  # the others came before the workers were started
+    assert collector(home, "killed", "--workers", "2").wait().code == 1
+    assert records(run) == records(home.path / "whole")
+    assert lines_are_unique(run)
+    committed = Counter(line["seed"] for segment in segments(run) for line in home.lines(segment, run=run))
+    assert set(committed.values()) == {1}
+    assert (
+        home.server.completions - asked_before < 2 * PLANNED + KILLS * 8
+    )  # only what was in flight is asked again
+
+
+def test_a_worker_that_is_killed_costs_only_what_it_was_running(home: Project) -> None:
+    running = collector(home, "run", "--workers", "2")
+    running.until(lambda: len(segments(home.run)) == 2, "both have written")
+    victim = children(running.pid)[0]
+    os.kill(victim, signal.SIGKILL)
+    ended = running.wait()
+    assert ended.code == 1
+    assert "worker w0 died (SIGKILL)" in ended.err or "worker w1 died (SIGKILL)" in ended.err
+    done = {rollout.id for rollout in home.rollouts() if rollout.done}
+    assert PLANNED - SAMPLES - 8 <= len(done) < PLANNED
+    assert collector(home, "run", "--workers", "2").wait().code == 1
+    assert len({rollout.id for rollout in home.rollouts() if rollout.done}) == PLANNED - SAMPLES
+    assert lines_are_unique(home.run)
+
+
+def test_a_run_may_go_on_with_another_number_of_workers_or_none(home: Project) -> None:
+    flags = ("--limit", "10")
+    assert collector(home, "run", "--workers", "3", *flags).wait().code == 1
+    asked = home.server.completions
+    assert collector(home, "run", *flags).wait().code == 1
+    assert home.server.completions == asked
+    assert collector(home, "run", "--limit", "20").wait().code == 1
+    assert collector(home, "run", "--workers", "2").wait().code == 1
+    assert len({rollout.id for rollout in home.rollouts() if rollout.done}) == PLANNED - SAMPLES
+    assert lines_are_unique(home.run)
+
+
+class Gate:
+    """Holds every answer back until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.waiting = 0
+
+    def __call__(self, body: dict[str, Any], n: int) -> str:
+        self.waiting += 1
+        assert self.opened.wait(PATIENCE_S)
+        return "42"
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.opened.set()
+
+
+def held(project: Callable[..., Project], gate: Gate) -> tuple[Project, Running]:
+    """A run of two workers in which four answers are waited for."""
+    home = project(gate)
+    home.tasks({"prompt": f"what is {n}"} for n in range(12))
+    running = home.start_collect("--workers", "2", "--concurrency", "4")
+    running.until(lambda: gate.waiting == 4, "four calls are under way")
+    return home, running
+
+
+def test_one_signal_lets_the_workers_finish_what_they_run(
+    project: Callable[..., Project], gate: Gate
+) -> None:
+    home, running = held(project, gate)
+    running.signal(signal.SIGINT)
+    running.until_said("finished first")
+    gate.opened.set()
+    ended = running.wait()
+    assert ended.code == 130
+    assert [line["status"] for name in segments(home.run) for line in home.lines(name)] == ["completed"] * 4
+    assert home.server.completions == 4
+
+
+def test_a_second_signal_cancels_what_the_workers_run_and_records_it(
+    project: Callable[..., Project], gate: Gate
+) -> None:
+    home, running = held(project, gate)
+    running.signal(signal.SIGINT)
+    running.until_said("finished first")
+    running.signal(signal.SIGINT)
+    assert running.wait().code == 130
+    cut = [line for name in segments(home.run) for line in home.lines(name)]
+    assert [(line["status"], line["reason"]) for line in cut] == [("cancelled", "interrupted")] * 4
+
+
+def test_an_endpoint_that_cannot_serve_is_told_as_by_one_process(project: Callable[..., Project]) -> None:
+    home = project()
+    home.tasks([{"prompt": "hello"}] * 4)
+    flags = ("--model", "another", "--base-url", "http://127.0.0.1:9/v1")
+    one = home.collect(*flags, "--out", "one")
+    two = home.collect(*flags, "--out", "two", "--workers", "2")
+    assert (two.code, said(two)) == (one.code, said(one))
+
+
+def said(ended: Outcome) -> list[str]:
+    return [line for line in ended.err.splitlines() if "cannot reach" in line]
+
+
+def test_what_an_environment_prints_does_not_reach_the_stream_of_rollouts(
+    project: Callable[..., Project],
+) -> None:
+    home = project()
+    home.module("noisy", NOISY)
+    home.tasks({"prompt": f"what is {n}"} for n in range(6))
+    ended = home.collect("--env", "noisy:Noisy", "--workers", "2", "--json")
+    assert ended.code == 0, ended.err
+    rollouts = [json.loads(line) for line in ended.out.splitlines()]
+    assert {rollout["reward"] for rollout in rollouts} == {1.0}
+    assert all(rollout["messages"] and rollout["task"]["data"] for rollout in rollouts)
+    assert len(rollouts) == 6
+    assert "this is not JSON" in ended.err
+
+
+def test_a_budget_and_the_limit_of_an_environment_hold_over_all_workers(
+    project: Callable[..., Project],
+) -> None:
+    home = project("42", latency_s=0.01)
+    home.tasks({"prompt": f"what is {n}"} for n in range(60))
+    flags = ("--workers", "2", "--budget-tokens", "100")
+    stopped = home.collect(*flags)
+    assert stopped.code == 3, stopped.err
+    assert "the budget of 100 tokens is used up" in stopped.err
+    some = sum(1 for name in segments(home.run) for _ in home.lines(name))
+    assert 0 < some < 60
+    assert home.server is not None
+    home.server.peak_in_flight = 0
+    assert home.collect("--workers", "2", "--env-concurrency", "problem=1").code == 0
+    assert len(home.rollouts()) == 60
+    assert home.server.peak_in_flight == 1
+
+
+async def test_groups_come_out_whole_and_graded(project: Callable[..., Project]) -> None:
+    home = project("42")
+    rows = [{"prompt": f"what is {n}", "answer": "42"} for n in range(5)]
+    found = [
+        group
+        async for group in windrow.collect(
+            rows,
+            model="stub",
+            base_url=home.server.url if home.server else "",
+            samples=3,
+            workers=2,
+            groups=True,
+            out=str(home.run),
+        )
+    ]
+    assert sorted(group.task["prompt"] for group in found) == sorted(row["prompt"] for row in rows)
+    assert {group.rewards for group in found} == {(1.0, 1.0, 1.0)}
+
+
+async def test_an_object_that_workers_cannot_have_is_refused(tmp_path: Path) -> None:
+    def mine(task: windrow.Task, reply: str) -> float:
+        return 1.0
+
+    with pytest.raises(UsageError, match=r"scorers was given as an object.*name it as module:name"):
+        async for _ in windrow.collect(
+            [{"prompt": "hello"}], model="m", base_url="http://127.0.0.1:9/v1", scorers=[mine], workers=2
+        ):
+            pass
