@@ -254,7 +254,8 @@ class Collection:
         async def told(finished: Finished) -> None:
             rollout = finished.rollout
             self.progress.count(rollout, settled=finished.settled)
-            brakes.saw(rollout, self.progress, settled=finished.settled)
+            if finished.settled:
+                brakes.settled(rollout, self.progress)
             if rollout.grade == "pending" and not control.cancelled:
                 rollout = await self._grade(_whole(rollout, finished.slot))
                 self.progress.judge(rollout)
@@ -266,11 +267,11 @@ class Collection:
         placement = self._workers if run.workers > 1 else self._scheduler
         brakes.start()
         try:
-            await placement(control, told, whole=on_commit is not None).run(self._waiting())
+            await placement(control, brakes, told, whole=on_commit is not None).run(self._waiting())
         finally:
             brakes.release()
 
-    def _scheduler(self, control: Control, told: Told, *, whole: bool) -> Scheduler:
+    def _scheduler(self, control: Control, brakes: Brakes, told: Told, *, whole: bool) -> Scheduler:
         """The episodes run in this process."""
         run = self.prepared.run
         return Scheduler(
@@ -283,10 +284,11 @@ class Collection:
             control=control,
             counted=self._count,
             told=told,
+            spent=brakes.spent,
             gate=self._gate,
         )
 
-    def _workers(self, control: Control, told: Told, *, whole: bool) -> Workers:
+    def _workers(self, control: Control, brakes: Brakes, told: Told, *, whole: bool) -> Workers:
         """The episodes run in processes of their own; `whole`: the rollouts are wanted here."""
         assert self.path is not None
         return Workers(
@@ -298,6 +300,7 @@ class Collection:
             control=control,
             counted=self._count,
             told=told,
+            spent=brakes.spent,
             warn=self.warn,
         )
 

@@ -169,6 +169,18 @@ def test_a_run_may_go_on_with_another_number_of_workers_or_none(home: Project) -
     assert lines_are_unique(home.run)
 
 
+def test_an_attempt_that_fails_in_a_worker_goes_on_counting_in_the_next_call(
+    project: Callable[..., Project],
+) -> None:
+    home = project(lambda body, n: (503, {}, {"error": {"message": "overloaded"}}))
+    home.tasks({"prompt": f"what is {n}"} for n in range(4))
+    flags = ("--workers", "2", "--call-retries", "0", "--retries", "1")
+    for _ in range(2):
+        assert home.collect(*flags).code == 1
+    attempts = sorted(rollout.attempt for rollout in home.rollouts("all"))
+    assert attempts == sorted([1, 2, 3, 4] * 4)
+
+
 class Gate:
     """Holds every answer back until it is opened."""
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.reading import scanned
 from tests.serving import write_jsonl
 from windrow.identity import group_id, rollout_id, seed_of
-from windrow.tasks.plan import MAX_DATA_BYTES, Ledger, Plan, TaskList
+from windrow.tasks.plan import MAX_DATA_BYTES, Ledger, Plan, TaskList, retried
 from windrow.tasks.scan import Source
 
 
@@ -146,10 +146,10 @@ def test_a_large_row_is_run_whole_and_recorded_by_its_digest(source_of) -> None:
 def test_a_retry_is_the_same_slot_one_attempt_on_with_a_seed_of_its_own(source_of) -> None:
     plan = plan_of(source_of(prompts(1)))
     first = plan.slot(0)
-    second = plan.retry(first)
+    second = retried(first)
     assert (second.id, second.number, second.attempt) == (first.id, first.number, 2)
     assert second.seed == seed_of(first.id, 2) != first.seed
-    assert plan.retry(second).attempt == 3
+    assert retried(second).attempt == 3
 
 
 def test_attempts_are_numbered_on_from_what_was_tried(source_of) -> None:

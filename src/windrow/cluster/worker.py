@@ -54,7 +54,6 @@ def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    os.dup2(2, 1)  # what an environment prints is not for the parent's standard output
     run_loop(_serve(end))
 
 

@@ -68,6 +68,7 @@ class Workers:
         control: Control,
         counted: Counted,
         told: Told,
+        spent: Callable[[Rollout], None],
         warn: Callable[[str], None],
     ) -> None:
         self._start = Start(
@@ -80,6 +81,7 @@ class Workers:
         )
         self._progress = progress
         self._control = control
+        self._spent = spent
         self._warn = warn
         self._workers = [_Worker(f"w{number}", share) for number, share in enumerate(shares)]
         self._commits = Commits(
@@ -124,6 +126,7 @@ class Workers:
             await worker.stop()
 
     async def _settle(self, worker: _Worker, report: Durable, waiting: Waiting) -> None:
+        self._spent(report.rollout)
         slot = worker.leased[report.number]
         if report.settled:
             del worker.leased[report.number]

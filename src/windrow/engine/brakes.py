@@ -1,7 +1,8 @@
 """Brakes: what stops a run by itself. Too many failures, an endpoint that stays away, a budget that is used up.
 
 Failures, tokens and cost stop it as one Ctrl-C does: what runs is finished first, so a budget may be exceeded by what is
-in flight. Seconds cut what runs: it is recorded as cancelled (budget) and run again by the next call.
+in flight. Seconds cut what runs: it is recorded as cancelled (budget) and run again by the next call. Every attempt
+is paid for, also one that failed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Brakes:
         self._control = control
         self._budget = budget
         self._max_failure_rate = max_failure_rate
+        self._tokens = 0
+        self._cost = 0.0
         self._failed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -36,21 +39,23 @@ class Brakes:
         if self._timer is not None:
             self._timer.cancel()
 
-    def saw(self, rollout: Rollout, progress: Progress, *, settled: bool) -> None:
-        """An attempt is durable and counted in `progress`."""
-        budget = self._budget
-        if budget.tokens is not None and progress.all_tokens >= budget.tokens:
+    def spent(self, rollout: Rollout) -> None:
+        """An attempt has ended."""
+        budget, usage = self._budget, rollout.usage
+        self._tokens += usage.prompt_tokens + usage.completion_tokens
+        self._cost += usage.cost or 0.0
+        if budget.tokens is not None and self._tokens >= budget.tokens:
             self._control.stop(f"the budget of {budget.tokens:,} tokens is used up", "budget")
-        if budget.cost is not None and progress.cost >= budget.cost:
-            spent = f"{progress.cost:,.4g}"
-            self._control.stop(f"the budget of {budget.cost:,g} is used up ({spent} so far)", "budget")
+        if budget.cost is not None and self._cost >= budget.cost:
+            self._control.stop(
+                f"the budget of {budget.cost:,g} is used up ({self._cost:,.4g} so far)", "budget"
+            )
         if rollout.error is not None and rollout.error.kind == "outage":
             self._control.stop(rollout.error.message)
-        if settled:
-            self._failed += rollout.status == "failed"
-            self._judge(progress)
 
-    def _judge(self, progress: Progress) -> None:
+    def settled(self, rollout: Rollout, progress: Progress) -> None:
+        """A slot is settled for this call, and counted in `progress`."""
+        self._failed += rollout.status == "failed"
         most = self._max_failure_rate
         if most is None or progress.settled < min(JUDGED_FROM, progress.planned):
             return

@@ -44,7 +44,7 @@ class Pace:
                 self._judge()
 
     def _halve(self) -> None:
-        self._skip = self.limit
+        self._skip = self.limit - 1
         self.limit = max(1, self.limit // 2)
         self._growth = SLOW
         self._window.clear()

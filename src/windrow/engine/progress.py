@@ -15,8 +15,7 @@ class Progress(msgspec.Struct):
     """Counts of this call: what was to be done, what is committed, what is running.
 
     `failures` counts attempts by the owner/kind of their error, `left` what of `planned` is not settled by agent;
-    `graded` of `to_grade` rollouts of earlier calls are judged. `phase` says what is being done now. `tokens` are
-    those of the replies, `all_tokens` those of the prompts too.
+    `graded` of `to_grade` rollouts of earlier calls are judged. `phase` says what is being done now.
     """
 
     planned: int
@@ -28,8 +27,6 @@ class Progress(msgspec.Struct):
     rewards: int = 0
     reward_sum: float = 0.0
     tokens: int = 0
-    all_tokens: int = 0
-    cost: float = 0.0
     failures: dict[str, int] = {}
     examples: dict[str, str] = {}  # the first message of each kind of failure
     left: dict[str, int] = {}
@@ -43,8 +40,6 @@ class Progress(msgspec.Struct):
         self.failed += rollout.status == "failed"
         self.cancelled += rollout.status == "cancelled"
         self.tokens += rollout.usage.completion_tokens
-        self.all_tokens += rollout.usage.prompt_tokens + rollout.usage.completion_tokens
-        self.cost += rollout.usage.cost or 0.0
         if settled and rollout.agent in self.left:
             self.left[rollout.agent] -= 1
         self.judge(rollout)

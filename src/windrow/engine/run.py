@@ -41,15 +41,20 @@ class Scheduler:
         control: Control,
         counted: Counted,
         told: Told,
+        spent: Callable[[Rollout], None] = lambda rollout: None,
         gate: asyncio.Semaphore | None = None,
     ) -> None:
-        """`gate`: a semaphore that the caller shares between runs; every episode holds it."""
+        """`spent` is called as soon as an attempt has ended.
+
+        `gate`: a semaphore that the caller shares between runs; every episode holds it.
+        """
         self._world = world
         self._pace = pace
         self._retries = retries
         self._retry = retry
         self._progress = progress
         self._control = control
+        self._spent = spent
         self._gate = gate
         self._running = 0
         self._commits = Commits(sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told)
@@ -99,6 +104,7 @@ class Scheduler:
         tries = 0
         while True:
             rollout = await self._attempt(slot)
+            self._spent(rollout)
             again = rollout.status == "failed" and rollout.error is not None and rollout.error.retryable
             again = again and tries < self._retries and not self._control.stopping
             await self._commits.put(Finished(slot, rollout, not again))
