@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ async def single(tasks: Any, **options: Any) -> Rollout:
     """The only rollout that one call yields; without retries, so that a failure shows as it is."""
     [rollout] = await collected(tasks, **{"retries": 0, **options})
     return rollout
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what happens in the thread of a server; pytest's time limit is the bound."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 def lines(run: Path) -> list[bytes]:

@@ -125,7 +125,7 @@ class ModelServer:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
         # A request whose client went away is cancelled; at the end nothing is waited for.
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0, access_log=None)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", self.port, backlog=1024, ssl_context=self._tls)

@@ -230,6 +230,8 @@ class Collection:
             await self._schedule(control, on_commit, on_progress)
             return
         world = self.prepared.world
+        for policy in (world.policy, *(model.policy for model in world.models.values())):
+            policy.notify = self.warn
         self.progress.phase = "opening"
         if too_few := make_room(self.prepared.concurrency):
             self.warn(too_few)

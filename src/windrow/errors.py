@@ -63,7 +63,8 @@ class ScorerError(WindrowError):
 class InfraError(WindrowError):
     """Something between us and the policy failed: transport, overload, a deadline.
 
-    `again` says whether the same call may be sent again at once; `retry_after_s` is the server's own wish.
+    `again` says whether the same call may be sent again at once; `retry_after_s` is the server's own wish, and
+    `held` says that the policy sees to it.
     """
 
     owner: Owner = "infra"
@@ -76,7 +77,17 @@ class InfraError(WindrowError):
         super().__init__(message, kind=kind)
         self.again = again
         self.retry_after_s = retry_after_s
+        self.held = False
         self.retries = 0  # how often the call was sent again before it was given up
+
+
+class OutageError(InfraError):
+    """No endpoint has answered for longer than a run waits: nothing more can be collected now, and the run stops."""
+
+    kind = "outage"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, again=False)
 
 
 class EndpointError(WindrowError):

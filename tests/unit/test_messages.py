@@ -89,6 +89,12 @@ class Scene:
         port.bind(("127.0.0.1", 0))  # taken, and not listened to
         return self.collect("--model", "m", "--base-url", f"http://127.0.0.1:{port.getsockname()[1]}/v1")
 
+    def down(self) -> list[str]:
+        """An endpoint that is gone after it was asked for its models."""
+        failing = (500, {}, {"error": "out of order"})
+        flags = ("--max-outage", "0", "-k", "3", "--retries", "0", "--set", "policy.backoff_s=0")
+        return self.ask((lambda body, n: failing), flags=flags)
+
     def elsewhere(self) -> list[str]:
         (self.path / "run").mkdir()
         self.file("run/mine.txt", "")
@@ -138,6 +144,7 @@ FAILED: dict[str, Callable[[Scene], list[str]]] = {
     "infra/http_429": lambda scene: scene.faulty("http_429"),
     "infra/http_503": lambda scene: scene.faulty("http_503"),
     "infra/transport": lambda scene: scene.faulty("transport"),
+    "infra/outage": Scene.down,
     "policy/http_400": lambda scene: scene.faulty("http_400"),
     "policy/bad_reply": lambda scene: scene.ask(lambda body, n: (200, {}, "<html></html>")),
 }

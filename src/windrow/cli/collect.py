@@ -42,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model", help="the model's name at the endpoint; or local[:FILE.gguf], scripted:FILE"
     )
-    group.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible endpoint, …/v1")
+    group.add_argument(
+        "--base-url",
+        action="append",
+        metavar="URL",
+        help="an OpenAI-compatible endpoint, …/v1; repeats: more that serve the same model",
+    )
     group.add_argument(
         "--api-key-env", metavar="NAME", help="the variable that holds the key (OPENAI_API_KEY)"
     )
@@ -58,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how much of a reply's tokens is kept (text; tokens for local)",
     )
     group.add_argument("--call-retries", type=int, metavar="N", help="retries of one model call (5)")
+    group.add_argument(
+        "--max-outage", type=float, metavar="S", help="seconds to wait for endpoints that are all down (600)"
+    )
     group.add_argument(
         "--tool-calls",
         choices=("auto", "native", "hermes", "llama", "xml", "react", "fenced"),

@@ -25,7 +25,7 @@ MARKS = {True: "ok", None: "--", False: "!!"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--base-url", metavar="URL", help="an endpoint to try")
+    parser.add_argument("--base-url", action="append", metavar="URL", help="an endpoint to try; repeats")
     parser.add_argument("--model", help="the model to ask there")
     parser.add_argument(
         "--api-key-env", metavar="NAME", help="the variable that holds the key (OPENAI_API_KEY)"
@@ -63,11 +63,14 @@ def _endpoint(arguments: argparse.Namespace) -> list[Finding]:
     from windrow.policies import make_policy
     from windrow.policies.chat import ChatPolicy
 
-    options = {name: getattr(arguments, name, None) for name in OPTIONS}
-    policy = make_policy(load_config((), options), Redactor())
-    if not isinstance(policy, ChatPolicy):
-        return [Finding("endpoint", None, f"{policy.model} has no endpoint to examine")]
-    return asyncio.run(examine(policy))
+    findings: list[Finding] = []
+    for url in arguments.base_url or [None]:
+        options = {name: getattr(arguments, name, None) for name in OPTIONS}
+        policy = make_policy(load_config((), {**options, "base_url": url}), Redactor())
+        if not isinstance(policy, ChatPolicy):
+            return [Finding("endpoint", None, f"{policy.model} has no endpoint to examine")]
+        findings += asyncio.run(examine(policy))
+    return findings
 
 
 def _installed(package: str) -> str | None:

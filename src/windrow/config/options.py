@@ -25,6 +25,7 @@ OPTIONS: dict[str, str] = {
     "top_p": "policy.sampling.top_p",
     "max_tokens": "policy.sampling.max_tokens",
     "call_retries": "policy.call_retries",
+    "max_outage": "policy.max_outage_s",
     "tool_calls": "policy.tool_calls",
     "env": "env",
     "agent": "agent",
@@ -116,7 +117,12 @@ def parse_shares(key: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def shaped(key: str, value: Any) -> Any:
-    """The short spellings: a name for an env, a path for the tasks, lists of texts for the scorers and the map."""
+    """The short spellings: a name for an env, a path for the tasks, lists of texts for the scorers and the map.
+
+    A list of one URL is that URL.
+    """
+    if key == "policy.base_url" and isinstance(value, list | tuple) and len(value) == 1:
+        return value[0]
     if key in ("env", "agent") and isinstance(value, str):
         return {"name": value}
     if key == "tasks" and isinstance(value, str):

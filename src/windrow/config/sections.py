@@ -54,11 +54,12 @@ class LocalConfig(_Section, frozen=True):
 
 class PolicyConfig(_Section, frozen=True):
     model: str | None = None
-    base_url: str | None = None
+    base_url: str | list[str] | None = None
     api_key_env: str | None = None
     sampling: Sampling = Sampling()
     call_retries: NotNegative = 5
     backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 0.5
+    max_outage_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     probe: bool = True
     probe_timeout_s: Seconds = 20.0
     tool_calls: Literal["auto", "native", "hermes", "llama", "xml", "react", "fenced"] = "auto"

@@ -20,7 +20,7 @@ from windrow.engine.world import World
 from windrow.envs import Env, Observation, Step
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request
-from windrow.policies.base import complete
+from windrow.policies.base import Route, complete
 from windrow.records import Call, Json, Message, Stop, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
@@ -53,6 +53,7 @@ class EpisodeSession:
         self._answered: dict[str, ToolResult] = {}  # its calls that the agent has run
         self._malformed: tuple[str, ...] = ()  # its calls that could not be read
         self._parse_errors = 0  # replies in a row that were nothing but malformed calls
+        self._route = Route()  # of all its calls
         self._sampling = dict(recorder.policy.sampling)
         seed = world.seed(slot.seed, slot.sample)
         if seed is not None:
@@ -102,6 +103,7 @@ class EpisodeSession:
             attempt=self._slot.attempt,
             turn=recorder.turn_count + self._asking,
             capture=recorder.capture,
+            route=self._route,
         )
         self._replied, self._answered, self._malformed = None, {}, ()
         self._asking += 1

@@ -7,6 +7,8 @@ from windrow.errors import UsageError
 from windrow.policies.base import Completion, Policy, Request
 from windrow.secrets import Redactor
 
+FLOW = ("max_outage_s",)  # settings of how calls flow to endpoints
+
 __all__ = ["Completion", "Policy", "Request", "check_sampling", "make_policy"]
 
 
@@ -24,13 +26,13 @@ def make_policy(loaded: LoadedConfig, redactor: Redactor) -> Policy:
     if kind == "local":
         from windrow.policies.local import local_policy
 
-        _refuse(loaded, "local", "base_url", "api_key_env")
+        _refuse(loaded, "local", "base_url", "api_key_env", *FLOW)
         return local_policy(target, config.local, redactor)
     _refuse(loaded, "scripted" if kind == "scripted" else "chat", "local")
     if kind == "scripted" and target:
         from windrow.policies.scripted import scripted_policy
 
-        _refuse(loaded, "scripted", "base_url", "api_key_env", "probe", "probe_timeout_s")
+        _refuse(loaded, "scripted", "base_url", "api_key_env", "probe", "probe_timeout_s", *FLOW)
         return scripted_policy(target)
     from windrow.policies.chat import chat_policy
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +17,24 @@ from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
 MAX_BACKOFF_S = 60.0
 MAX_RETRY_AFTER_S = 600.0
+MAX_ASKED_WAITS = 20  # of one call, that the server asked for: what comes after them counts as a retry
+
+
+class Route:
+    """Where an episode's calls go: what the policy chose for the first one, so that the later ones go there too."""
+
+    __slots__ = ("endpoint",)
+
+    def __init__(self) -> None:
+        self.endpoint: object | None = None
+
+
+class CallOutcome(NamedTuple):
+    """One try of a call: how long it took, and whether it failed because there was too much to do."""
+
+    seconds: float
+    ok: bool
+    overloaded: bool
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     turn: int
     capture: Capture = "text"
+    route: Route | None = None  # the same for all calls of an episode
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +70,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     capture: Capture = "text"  # what `tokens` really holds
 
 
+def _say_nothing(message: str) -> None:
+    pass
+
+
 class Policy:
     """Answers requests. `complete` is one try: it raises InfraError where trying again may help."""
 
@@ -59,6 +84,10 @@ class Policy:
     default_concurrency: int | None = None
     default_capture: Capture = "text"
     captures: frozenset[Capture] = frozenset({"none", "text"})  # what may be asked of it
+    notify: Callable[[str], None] = staticmethod(
+        _say_nothing
+    )  # tells the user: an endpoint is paused, or back
+    on_call: Callable[[CallOutcome], None] | None = None  # is told of every try, once it has ended
 
     def identity(self) -> dict[str, Json]:
         """What makes this policy answer as it does, for the behaviour fingerprint: nothing volatile."""
@@ -66,6 +95,13 @@ class Policy:
 
     async def open(self) -> None:
         """Called once before the first request; raises EndpointError when this policy cannot serve the run."""
+
+    def hold(self, request: Request) -> Awaitable[None] | None:
+        """What is to be awaited before each try: a rate limit, an outage. None when it may be sent at once.
+
+        This counts neither as the call's time nor as a try.
+        """
+        return None
 
     async def complete(self, request: Request) -> Completion:
         raise NotImplementedError
@@ -77,26 +113,47 @@ class Policy:
 async def complete(
     policy: Policy, request: Request, *, retries: int, backoff_s: float, timeout_s: float
 ) -> Completion:
-    """One call with its retries; each try has `timeout_s`, and a try that takes longer is not repeated."""
-    tries = 0
+    """One call with its retries; each try has `timeout_s`, and a try that takes longer is not repeated.
+
+    A wait that the server asks for uses up no retry, MAX_ASKED_WAITS times.
+    """
+    tries = asked = 0
     while True:
+        held = policy.hold(request)
+        if held is not None:
+            await held
+        started = time.monotonic() if policy.on_call is not None else 0.0
         clock = asyncio.timeout(timeout_s)
         try:
             async with clock:
                 completion = _checked(await policy.complete(request), policy)
+            if policy.on_call is not None:
+                policy.on_call(CallOutcome(time.monotonic() - started, ok=True, overloaded=False))
             return completion if not tries else msgspec.structs.replace(completion, retries=tries)
         except TimeoutError:
             if not clock.expired():
                 raise  # the policy's own
             problem = InfraError(f"no answer within {timeout_s:g} s", kind="call_timeout", again=False)
             problem.retries = tries
+            _report(policy, problem, started)
             raise problem from None
         except InfraError as problem:
             problem.retries = tries
-            if not problem.again or tries >= retries:
+            _report(policy, problem, started)
+            waits = problem.retry_after_s is not None and asked < MAX_ASKED_WAITS
+            if not problem.again or (tries - asked >= retries and not waits):
                 raise
-            await asyncio.sleep(pause_s(tries, backoff_s, problem.retry_after_s))
+            if not problem.held:
+                await asyncio.sleep(pause_s(tries - asked, backoff_s, problem.retry_after_s))
             tries += 1
+            asked += waits
+
+
+def _report(policy: Policy, problem: InfraError, started: float) -> None:
+    """Tell of a try that failed."""
+    if policy.on_call is not None:
+        overloaded = problem.kind in ("http_429", "http_503", "call_timeout")
+        policy.on_call(CallOutcome(time.monotonic() - started, ok=False, overloaded=overloaded))
 
 
 def _checked(completion: Completion, policy: Policy) -> Completion:

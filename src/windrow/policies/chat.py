@@ -1,15 +1,17 @@
-"""The `chat` policy: any OpenAI-compatible /v1/chat/completions endpoint."""
+"""The `chat` policy: any OpenAI-compatible /v1/chat/completions endpoint, or several that serve the same model."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
 from urllib.parse import urlsplit
 
 from windrow.config import PolicyConfig, expand
-from windrow.errors import UsageError
+from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies.base import ANY_SAMPLING, Completion, Policy, Request
 from windrow.policies.capturing import LEVELS, asks, packed
 from windrow.policies.endpoint import DEFAULT_KEY_VARIABLE, Endpoint
 from windrow.policies.http import aiohttp
+from windrow.policies.pool import Pool
 from windrow.policies.wire import Choice, Reply, wire_message
 from windrow.records import Capture, Json, Tokens
 from windrow.secrets import Redactor, api_key
@@ -23,12 +25,13 @@ class ChatPolicy(Policy):
     def __init__(
         self,
         model: str,
-        base_url: str,
+        base_urls: Sequence[str],
         *,
         key: str | None = None,
         redactor: Redactor | None = None,
         probe: bool = True,
         probe_timeout_s: float = 20.0,
+        max_outage_s: float = 600.0,
     ) -> None:
         self.model = model
         self._headers = {"Content-Type": "application/json"}
@@ -38,10 +41,22 @@ class ChatPolicy(Policy):
         self._probe = probe
         self._probe_timeout_s = probe_timeout_s
         self._session: aiohttp.ClientSession | None = None
-        self._use(base_url)
+        self._max_outage_s = max_outage_s
+        self._use(base_urls)
 
-    def _use(self, base_url: str) -> None:
-        self._endpoint = Endpoint(base_url, self._redactor)
+    def _use(self, base_urls: Sequence[str]) -> None:
+        self._pool = Pool(
+            [Endpoint(url, self._redactor) for url in base_urls],
+            lambda message: self.notify(self._redactor.text(message)),
+            model=self.model,
+            max_outage_s=self._max_outage_s,
+            probe_timeout_s=self._probe_timeout_s,
+        )
+
+    @property
+    def where(self) -> str:
+        """The URLs that are asked."""
+        return ", ".join(endpoint.base_url for endpoint in self._pool.endpoints)
 
     async def open(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -49,16 +64,38 @@ class ChatPolicy(Policy):
             timeout=aiohttp.ClientTimeout(total=None),
             headers=self._headers,
         )
-        self._endpoint.connect(self._session)
+        for endpoint in self._pool.endpoints:
+            endpoint.connect(self._session)
         if self._probe:
-            await self._endpoint.check(self.model, self._probe_timeout_s)
+            await self._pool.check()
 
     async def close(self) -> None:
+        await self._pool.close()
         if self._session is not None:
             await self._session.close()
 
+    def hold(self, request: Request) -> Awaitable[None] | None:
+        return None if self._pool.may_go() else self._pool.wait()
+
     async def complete(self, request: Request) -> Completion:
-        endpoint = self._endpoint
+        pool = self._pool
+        endpoint = pool.pick(request.route)
+        endpoint.in_flight += 1
+        try:
+            completion = await self._ask(request, endpoint)
+        except InfraError as problem:
+            pool.failed(endpoint, request, problem)
+            raise
+        except PolicyError:
+            pool.answered(endpoint)
+            raise
+        finally:
+            endpoint.in_flight -= 1
+        if endpoint.health.troubled:
+            pool.answered(endpoint)
+        return completion
+
+    async def _ask(self, request: Request, endpoint: Endpoint) -> Completion:
         prompt = await self._prompt_ids(request, endpoint) if asks(request.capture, "tokens") else None
         reply = await endpoint.chat(self._body(request))
         choice = reply.choices[0]
@@ -76,8 +113,9 @@ class ChatPolicy(Policy):
         )
 
     async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
-        """A raw request to the endpoint: its status and its answer."""
-        response, answer = await self._endpoint.send(self._endpoint.url, body)
+        """A raw request to the first endpoint: its status and its answer."""
+        endpoint = self._pool.endpoints[0]
+        response, answer = await endpoint.send(endpoint.url, body)
         return response.status, answer
 
     def _body(self, request: Request) -> dict[str, Json]:
@@ -114,18 +152,24 @@ class ChatPolicy(Policy):
 def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPolicy:
     if not config.base_url:
         raise UsageError(f"--model {model}: give --base-url URL of an OpenAI-compatible endpoint (…/v1)")
-    base_url = expand(config.base_url, where="policy.base_url")
-    _check_url(base_url)
+    given = [config.base_url] if isinstance(config.base_url, str) else config.base_url
+    base_urls = [expand(url, where="policy.base_url") for url in given]
+    for url in base_urls:
+        _check_url(url)
+    twice = next((url for url in base_urls if base_urls.count(url) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--base-url {twice}: given twice")
     key = api_key(
         config.api_key_env or DEFAULT_KEY_VARIABLE, redactor, required=config.api_key_env is not None
     )
     return ChatPolicy(
         model,
-        base_url,
+        base_urls,
         key=key,
         redactor=redactor,
         probe=config.probe,
         probe_timeout_s=config.probe_timeout_s,
+        max_outage_s=config.max_outage_s,
     )
 
 

@@ -46,7 +46,11 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
         if isinstance(plain, str):
             return [Finding("endpoint", False, plain)]
         findings = [
-            Finding("endpoint", True, f"{policy.model} answers in {time.monotonic() - started:.2f} s")
+            Finding(
+                "endpoint",
+                True,
+                f"{policy.where}: {policy.model} answers in {time.monotonic() - started:.2f} s",
+            )
         ]
         usage = _object(plain.get("usage"))
         findings.append(_said("usage", bool(usage.get("completion_tokens")), "token counts with the reply"))

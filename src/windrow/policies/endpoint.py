@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
+from windrow.policies.base import MAX_RETRY_AFTER_S
+from windrow.policies.health import Health
 from windrow.policies.http import aiohttp
 from windrow.policies.wire import UNDECODABLE, Reply, decode_models, decode_reply, encode
 from windrow.records import Json
@@ -30,10 +32,25 @@ _OVERFLOW = re.compile(
 )
 
 
+class NotConnected(InfraError):
+    """Nobody took the connection."""
+
+
+class Distrusted(InfraError):
+    """The connection was not made since it could not be trusted: no outage, which would pass."""
+
+
+class Unreachable(EndpointError):
+    """Nobody answers there. Another endpoint may do in its place."""
+
+
 class Endpoint:
     def __init__(self, base_url: str, redactor: Redactor) -> None:
         self.base_url = base_url.rstrip("/")
         self.url = self.base_url + "/chat/completions"
+        self.health = Health()
+        self.in_flight = 0  # calls
+        self.routes = 0  # rollouts that were sent here
         self._redactor = redactor
         self._session: aiohttp.ClientSession | None = None
 
@@ -60,7 +77,7 @@ class Endpoint:
             ) as unused:
                 return await self._post(unused, url, data)
         except (aiohttp.ClientError, OSError) as problem:
-            raise InfraError(self._transport(problem), kind="transport") from None
+            raise _transport_error(problem)(self._transport(problem), kind="transport") from None
 
     async def _post(
         self, session: aiohttp.ClientSession, url: str, data: bytes
@@ -123,7 +140,7 @@ class Endpoint:
         text = f"{self.url} answered {status}: {detail}"
         if status >= 500 or status in TRANSIENT_STATUSES:
             return InfraError(
-                text, kind=f"http_{status}", retry_after_s=_retry_after(headers.get("Retry-After"))
+                text, kind=f"http_{status}", retry_after_s=retry_after(headers.get("Retry-After"))
             )
         if status in (400, 413, 422) and _OVERFLOW.search(detail):
             return ContextOverflow(text)
@@ -163,6 +180,18 @@ class Endpoint:
                 f"It answered {status}: {self._shown(body)}"
             )
 
+    async def alive(self, timeout_s: float) -> bool:
+        """Whether anyone answers there, and not with a server's error."""
+        assert self._session is not None
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.get(
+                self.base_url + "/models", timeout=limit, allow_redirects=False
+            ) as response:
+                return response.status < 500
+        except (aiohttp.ClientError, OSError):
+            return False
+
     async def _probe(
         self, method: str, url: str, data: bytes | None, timeout_s: float
     ) -> tuple[int, str, bytes]:
@@ -174,7 +203,7 @@ class Endpoint:
             ) as response:
                 status, body = response.status, await self._whole(response)
         except TimeoutError:
-            raise EndpointError(
+            raise Unreachable(
                 f"{url} did not answer within {timeout_s:g} s. Is the model still loading? "
                 f"--set policy.probe_timeout_s=… waits longer"
             ) from None
@@ -183,7 +212,7 @@ class Endpoint:
         except aiohttp.ClientConnectorCertificateError as problem:
             raise EndpointError(f"cannot trust {self.base_url}: {self._transport(problem)}") from None
         except (aiohttp.ClientError, OSError) as problem:
-            raise EndpointError(
+            raise Unreachable(
                 f"cannot reach {self.base_url}: {self._transport(problem)}. Is the server running?"
             ) from None
         if status in (401, 403):
@@ -213,24 +242,30 @@ class Endpoint:
         return self._redactor.text(str(problem) or type(problem).__name__)
 
 
+def _transport_error(problem: Exception) -> type[InfraError]:
+    if isinstance(problem, aiohttp.ClientSSLError):
+        return Distrusted
+    return NotConnected if isinstance(problem, aiohttp.ClientConnectorError) else InfraError
+
+
 def _looks_like(body: bytes, content_type: str) -> str:
     if body.lstrip()[:1] == b"<" or "html" in content_type:
         return "HTML"
     return "something else" if body else "an empty body"
 
 
-def _retry_after(value: str | None) -> float | None:
-    """Retry-After in seconds: a number, or the time until an HTTP date."""
+def retry_after(value: str | None) -> float | None:
+    """Retry-After in seconds, bounded: a number, or the time until an HTTP date. None where it asks for nothing."""
     if not value:
         return None
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return min(seconds, MAX_RETRY_AFTER_S) if seconds > 0 else None  # NaN is not above 0 either
 
 
 def _no_key_hint() -> str:

@@ -36,7 +36,7 @@ class LocalPolicy(ChatPolicy):
     default_sampling: Mapping[str, Json] = MappingProxyType({"max_tokens": MAX_TOKENS})
 
     def __init__(self, path: Path, config: LocalConfig, redactor: Redactor) -> None:
-        super().__init__(f"local:{path.stem}", "", redactor=redactor)
+        super().__init__(f"local:{path.stem}", (), redactor=redactor)
         self._path = path
         self._config = config
         self._sha256 = file_sha256(path)
@@ -49,7 +49,7 @@ class LocalPolicy(ChatPolicy):
 
     async def open(self) -> None:
         self._server = await asyncio.to_thread(_start, self._path, self.model, self._config)
-        self._use(self._server.listening_address + "/v1")
+        self._use([self._server.listening_address + "/v1"])
         await super().open()
 
     def _body(self, request: Request) -> dict[str, Json]:

@@ -6,7 +6,7 @@ native tools are sent. The reply's content stays exactly as it was sampled; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -43,6 +43,17 @@ class TextToolPolicy(Policy):
 
     async def close(self) -> None:
         await self._policy.close()
+
+    @property
+    def notify(self) -> Callable[[str], None]:
+        return self._policy.notify
+
+    @notify.setter
+    def notify(self, tell: Callable[[str], None]) -> None:
+        self._policy.notify = tell
+
+    def hold(self, request: Request) -> Awaitable[None] | None:
+        return self._policy.hold(request)
 
     async def complete(self, request: Request) -> Completion:
         if not request.tools:

@@ -1,0 +1,204 @@
+"""The endpoints of a policy: which one a call goes to, and what calls wait for while none can be asked.
+
+A rollout's first call goes to the endpoint with the fewest calls in flight, its later ones to the same, whose cache
+knows their prefix; where that one is paused or asks to be left alone, to another. While no endpoint can be asked, calls
+wait, and one task an endpoint looks whether it is there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from windrow.errors import EndpointError, InfraError, OutageError
+from windrow.policies.base import Request, Route
+from windrow.policies.endpoint import Distrusted, Endpoint, NotConnected, Unreachable
+from windrow.policies.health import Clock
+
+TELL_WAIT_S = 10.0  # a wait that a server asks for is told when it is this long
+
+
+class Pool:
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        notify: Callable[[str], None],
+        *,
+        model: str,
+        max_outage_s: float = 600.0,
+        probe_timeout_s: float = 20.0,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.endpoints = tuple(endpoints)
+        self._notify = notify
+        self._model = model
+        self._max_outage_s = max_outage_s
+        self._probe_timeout_s = probe_timeout_s
+        self._clock = clock
+        self._trouble = False  # some endpoint may not be asked just now
+        self._changed = asyncio.Event()
+        self._watches: dict[Endpoint, asyncio.Task[None]] = {}
+        self._unchecked: set[Endpoint] = set()
+        self._told_to_wait: set[Endpoint] = set()
+
+    async def check(self) -> None:
+        """Ask every endpoint whether it can serve the run: EndpointError where one cannot, or none answers.
+
+        One that does not answer is left out until it does.
+        """
+        found = await asyncio.gather(*(self._problem(endpoint) for endpoint in self.endpoints))
+        problems = [problem for problem in found if problem is not None]
+        for problem in problems:
+            if not isinstance(problem, Unreachable) or len(problems) == len(self.endpoints):
+                raise problem
+        for endpoint, missing in zip(self.endpoints, found, strict=True):
+            if missing is not None:
+                self._unchecked.add(endpoint)
+                self._notify(f"{missing} It is left out until it answers")
+                endpoint.health.pause(str(missing))
+                self._watch(endpoint)
+
+    async def close(self) -> None:
+        """End what looks after paused endpoints."""
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    def pick(self, route: Route | None) -> Endpoint:
+        """The endpoint of the next call; the route remembers it."""
+        if len(self.endpoints) == 1:
+            return self.endpoints[0]
+        now = self._clock()
+        kept = route.endpoint if route is not None else None
+        if isinstance(kept, Endpoint) and kept.health.available(now):
+            return kept
+        free = [endpoint for endpoint in self.endpoints if endpoint.health.available(now)]
+        chosen = min(
+            free or self.endpoints,
+            key=lambda endpoint: (now < endpoint.health.avoid_until, endpoint.in_flight, endpoint.routes),
+        )
+        chosen.routes += 1
+        if route is not None:
+            route.endpoint = chosen
+        return chosen
+
+    def may_go(self) -> bool:
+        """Whether some endpoint can be asked now."""
+        if not self._trouble:
+            return True
+        now = self._clock()
+        free = [endpoint.health.available(now) for endpoint in self.endpoints]
+        self._trouble = not all(free)
+        return any(free)
+
+    async def wait(self) -> None:
+        """Return when some endpoint can be asked; OutageError where all have been down for too long."""
+        while not self.may_go():
+            now = self._clock()
+            held = [endpoint.health for endpoint in self.endpoints if not endpoint.health.paused]
+            if held:
+                first = min(held, key=lambda health: health.held_until)
+                left_s = first.held_until - now + random.uniform(0.0, first.spread_s)
+            else:
+                left_s = self._down_since() + self._max_outage_s - now
+                if left_s <= 0:
+                    raise self._outage(now)
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass  # what was waited for is looked at anew
+
+    def failed(self, endpoint: Endpoint, request: Request, problem: InfraError) -> None:
+        """A call failed: the endpoint is left alone as long as it asks for, or counts one more failure."""
+        if problem.retry_after_s is not None:
+            problem.held = True
+            self._hold(endpoint, problem, problem.retry_after_s)
+        elif problem.kind.startswith(("transport", "http_5")) and not isinstance(problem, Distrusted):
+            if request.route is not None:
+                request.route.endpoint = None  # the next try goes elsewhere, if there is an elsewhere
+            connected = not isinstance(problem, NotConnected)
+            if endpoint.health.failed(str(problem), request.id, connected=connected):
+                self._pause(endpoint)
+
+    def answered(self, endpoint: Endpoint) -> None:
+        """A call was answered, whatever the answer."""
+        was_paused = endpoint.health.paused
+        down_s = endpoint.health.answered()
+        if down_s is not None:
+            self._notify(f"{endpoint.base_url} is back after {down_s:.0f} s")
+        if was_paused:
+            self._wake()
+
+    def _hold(self, endpoint: Endpoint, problem: InfraError, seconds: float) -> None:
+        self._trouble = True
+        endpoint.health.hold(seconds)
+        if seconds >= TELL_WAIT_S and endpoint not in self._told_to_wait:
+            self._told_to_wait.add(endpoint)
+            self._notify(f"calls wait {seconds:.0f} s, as the server asks: {problem}")
+
+    def _pause(self, endpoint: Endpoint) -> None:
+        self._trouble = True
+        health = endpoint.health
+        if health.pause(health.reason):
+            others = any(other.health.available(self._clock()) for other in self.endpoints)
+            self._notify(
+                f"{endpoint.base_url} is paused, since call after call failed there ({health.reason}); "
+                f"{'calls go elsewhere' if others else 'calls wait'} until it answers again"
+            )
+        self._watch(endpoint)
+
+    def _watch(self, endpoint: Endpoint) -> None:
+        self._trouble = True
+        if endpoint not in self._watches:
+            self._watches[endpoint] = asyncio.create_task(self._look_after(endpoint))
+
+    async def _look_after(self, endpoint: Endpoint) -> None:
+        """Ask a paused endpoint now and then, one question at a time, until it answers. `close` ends it."""
+        try:
+            while endpoint.health.paused:
+                await asyncio.sleep(endpoint.health.next_pause_s())
+                if not await endpoint.alive(self._probe_timeout_s):
+                    continue
+                if endpoint in self._unchecked and not await self._fits(endpoint):
+                    continue
+                endpoint.health.resume()
+                self._wake()
+        finally:
+            del self._watches[endpoint]
+
+    async def _fits(self, endpoint: Endpoint) -> bool:
+        """Whether an endpoint that was not there at the start can serve the run; one that cannot stays paused."""
+        problem = await self._problem(endpoint)
+        if problem is None:
+            self._unchecked.discard(endpoint)
+        elif str(problem) != endpoint.health.reason:
+            endpoint.health.reason = str(problem)
+            self._notify(f"{problem} It is left out until that changes")
+        return problem is None
+
+    async def _problem(self, endpoint: Endpoint) -> EndpointError | None:
+        try:
+            await endpoint.check(self._model, self._probe_timeout_s)
+        except EndpointError as problem:
+            return problem
+        return None
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed.clear()
+
+    def _down_since(self) -> float:
+        """When the last of them went down."""
+        return max(endpoint.health.down_since or 0.0 for endpoint in self.endpoints)
+
+    def _outage(self, now: float) -> OutageError:
+        urls = ", ".join(endpoint.base_url for endpoint in self.endpoints)
+        reason = self.endpoints[0].health.reason
+        return OutageError(
+            f"{urls}: no answer for {now - self._down_since():.0f} s ({reason}). Run the same command again "
+            f"when the server is up; --max-outage S waits longer"
+        )

@@ -1,0 +1,105 @@
+"""Retry-After: the endpoint as a whole is left alone, and nobody's retries are used up."""
+
+from __future__ import annotations
+
+import email.utils
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collecting import collected, single
+from tests.serving import ModelServer
+from windrow.policies.base import MAX_ASKED_WAITS, MAX_RETRY_AFTER_S
+from windrow.policies.endpoint import retry_after
+
+Start = Callable[..., ModelServer]
+TASK = [{"prompt": "2 + 2?", "answer": "4"}]
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def slow_down(seconds: object, status: int = 429) -> Any:
+    return (status, {"Retry-After": str(seconds)}, {"error": {"message": "slow down"}})
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_all_calls_wait_not_only_the_one_that_was_told(
+    stub: Start, tmp_path: Path, status: int
+) -> None:
+    came: list[float] = []
+    refused = threading.Event()
+
+    def reply(body: dict[str, Any], n: int) -> Any:
+        came.append(time.monotonic())
+        if n == 0:
+            refused.set()
+            return slow_down(0.5, status)
+        if n == 1:  # in flight beside it; the next rollout begins when it is answered
+            refused.wait(30)
+            time.sleep(0.1)
+        return "4"
+
+    rows = [{"prompt": f"{n}?", "answer": "4"} for n in range(8)]
+    options: dict[str, Any] = {"model": "stub", "base_url": stub(reply).url, "out": str(tmp_path / "run")}
+    rollouts = await collected(rows, **options, concurrency=2)
+    assert [r.reward for r in rollouts] == [1.0] * 8
+    assert min(came[2:]) - came[0] >= 0.5
+
+
+async def test_such_waits_use_up_no_retries(stub: Start, tmp_path: Path) -> None:
+    server = stub(lambda body, n: slow_down(0.01) if n < 8 else "4")
+    rollout = await single(TASK, model="stub", base_url=server.url, out=str(tmp_path / "run"), call_retries=0)
+    assert (rollout.reward, rollout.turns[0].retries) == (1.0, 8)
+
+
+async def test_but_there_is_a_bound(stub: Start, tmp_path: Path) -> None:
+    server = stub(lambda body, n: slow_down(0.001))
+    rollout = await single(TASK, model="stub", base_url=server.url, out=str(tmp_path / "run"), call_retries=1)
+    assert rollout.error is not None
+    assert (rollout.error.kind, server.completions) == ("http_429", MAX_ASKED_WAITS + 2)
+
+
+async def test_meanwhile_calls_go_to_another_endpoint(stub: Start, tmp_path: Path) -> None:
+    warnings: list[str] = []
+    busy, free = stub(lambda body, n: slow_down(3600)), stub("4")
+    rows = [{"prompt": f"{n}?", "answer": "4"} for n in range(8)]
+    rollouts = await collected(
+        rows,
+        model="stub",
+        base_url=[busy.url, free.url],
+        out=str(tmp_path / "run"),
+        concurrency=1,
+        on_warning=warnings.append,
+    )
+    assert [r.reward for r in rollouts] == [1.0] * 8
+    assert (busy.completions, free.completions) == (1, 8)
+    [said] = warnings
+    assert said.startswith("calls wait 600 s, as the server asks: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("0", None),
+        ("-5", None),
+        ("nan", None),
+        ("Mon, 16 Nov 1998 00:00:00 GMT", None),
+        ("Thu, 99 Foo 2020 00:00:00 GMT", None),
+        ("2.5", 2.5),
+        ("inf", MAX_RETRY_AFTER_S),
+        ("31536000", MAX_RETRY_AFTER_S),
+        (email.utils.formatdate(4e9, usegmt=True), MAX_RETRY_AFTER_S),
+    ],
+)
+def test_what_a_server_asks_for_is_bounded(value: str | None, seconds: float | None) -> None:
+    assert retry_after(value) == seconds
