@@ -115,6 +115,46 @@ def test_ctrl_c_twice_ends_a_run_whose_agent_ignores_it(home: Project, gate: Gat
     assert "Traceback" not in ended.err
 
 
+STUCK = """
+import pathlib
+
+async def agent(session):
+    reply = await session.complete()
+    while session.task.key != "q0" and not pathlib.Path("mended").exists():
+        pass
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_held_up_without_end_says_by_what_and_ends(
+    home: Project, gate: Gate, number: signal.Signals, code: int
+) -> None:
+    home.module("stuck", STUCK)
+    gate.opened.set()
+    flags = ("--concurrency", "1", "--agent", "stuck:agent")
+    running = home.start_collect(*flags)
+    running.until(lambda: home.server.completions == 2 and len(home.lines()) == 1, "the second one was stuck")
+
+    def ended_by_signals() -> bool:
+        if "ending: " not in running.err:
+            running.signal(number)
+        return running.process.poll() is not None
+
+    running.until(ended_by_signals, "it ended")
+    ended = running.wait()
+    assert ended.code == code
+    assert "stuck.py:" in ended.err
+    assert "holds up the run. What is recorded is safe" in ended.err
+    assert "Traceback" not in ended.err
+    before = home.lines()
+    assert [line["status"] for line in before] == ["completed"]
+
+    (home.path / "mended").touch()
+    assert home.collect(*flags).code == 0
+    assert home.lines()[:1] == before
+    assert len(home.lines()) == 6
+
+
 def stopped_for_a_while(running: Running, seconds: float) -> None:
     """The process stands still for so long; the clock does not."""
     running.signal(signal.SIGSTOP)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import time
 
 from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
+from windrow.cli.signals import Signals
 from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
 from windrow.config import OPTIONS, load_config, parse_mcp, parse_tool
@@ -22,8 +21,6 @@ from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
 
-SIGNAL_EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
-SAME_SIGNAL_S = 1.0  # supervisors, and `timeout`, send SIGTERM to a process and then to its group
 BUDGET_EXIT = 3
 
 
@@ -202,43 +199,24 @@ def run(arguments: argparse.Namespace) -> int:
         )
         display.note(opening(collection))
         display.start(collection)
-        ended = run_loop(_collect(collection, display, aggregate=arguments.aggregate))
-        summary, received, control = ended
+        signals = Signals(display.say)
+        try:
+            summary, control = run_loop(_collect(collection, display, signals, aggregate=arguments.aggregate))
+        except KeyboardInterrupt:
+            return signals.exit_code or 130
     display.note(closing(collection, summary, control))
-    if received is not None:
-        return SIGNAL_EXIT[received]
+    if signals.exit_code is not None:
+        return signals.exit_code
     if control.reason == "budget":
         return BUDGET_EXIT
     return 0 if summary.complete else 1
 
 
 async def _collect(
-    collection: Collection, display: Display, *, aggregate: bool
-) -> tuple[Summary, signal.Signals | None, Control]:
-    """Run; the first signal drains, a second one cancels."""
+    collection: Collection, display: Display, signals: Signals, *, aggregate: bool
+) -> tuple[Summary, Control]:
     control = Control()
-    received: list[signal.Signals] = []
-    began = 0.0
-
-    def on_signal(number: signal.Signals) -> None:
-        nonlocal began
-        if received and number == signal.SIGTERM and time.monotonic() - began < SAME_SIGNAL_S:
-            return
-        if received:
-            display.say("cancelling what is running; it is recorded as cancelled and run again next time")
-            control.cancel()
-        else:
-            began = time.monotonic()
-            running = collection.progress.in_flight
-            display.say(
-                f"stopping: {running} running rollouts are finished first (Ctrl-C again cancels them)"
-            )
-            control.stop()
-        received.append(number)
-
-    loop = asyncio.get_running_loop()
-    for number in SIGNAL_EXIT:
-        loop.add_signal_handler(number, on_signal, number)
+    signals.watch(control, lambda: collection.progress.in_flight)
     summary = await run_collection(
         collection,
         control=control,
@@ -246,7 +224,7 @@ async def _collect(
         on_progress=display.on_progress,
         aggregate=aggregate,
     )
-    return summary, received[0] if received else None, control
+    return summary, control
 
 
 def _dry_run(prepared: Prepared) -> int:

@@ -1,0 +1,89 @@
+"""Signals to a run: the first drains, a second cancels.
+
+They are taken in the main thread, between two instructions of whatever runs there, and handed to the loop. Where user
+code keeps the loop from taking them, it is named, and a further signal ends the run there and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from windrow.engine.control import Control
+
+EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
+SAME_SIGNAL_S = 1.0  # supervisors, and `timeout`, send SIGTERM to a process and then to its group
+HELD_UP_S = 1.0  # for so long may the loop leave a signal lying
+
+
+class Signals:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.received: list[signal.Signals] = []
+        self._say = say
+        self._began = 0.0
+        self._ending = False
+        self._lying = 0  # signals that the loop has not taken yet
+        self._lying_since = 0.0
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the command ends with when it was stopped: the first signal says."""
+        return EXIT[self.received[0]] if self.received else None
+
+    def watch(self, control: Control, running: Callable[[], int]) -> None:
+        """From here on signals stop and cancel the run. Called in the loop that it runs in."""
+        loop = asyncio.get_running_loop()
+
+        def taken(number: signal.Signals) -> None:
+            self._lying -= 1
+            if not self._ending:
+                self._stop(number, control, running())
+
+        def come(number: int, frame: FrameType | None) -> None:
+            if self._lying == 0:
+                self._lying_since = time.monotonic()
+            elif time.monotonic() - self._lying_since > HELD_UP_S:
+                self._insist(signal.Signals(number), frame)
+            self._lying += 1
+            loop.call_soon_threadsafe(taken, signal.Signals(number))
+
+        for number in EXIT:
+            signal.signal(number, come)
+
+    def _stop(self, number: signal.Signals, control: Control, running: int) -> None:
+        again = bool(self.received)
+        if again and number == signal.SIGTERM and time.monotonic() - self._began < SAME_SIGNAL_S:
+            return
+        self.received.append(number)
+        if again:
+            self._say("cancelling what is running; it is recorded as cancelled and run again next time")
+            control.cancel()
+        else:
+            self._began = time.monotonic()
+            self._say(f"stopping: {running} running rollouts are finished first (Ctrl-C again cancels them)")
+            control.stop()
+
+    def _insist(self, number: signal.Signals, frame: FrameType | None) -> None:
+        place = _users_place(frame)
+        self._say(
+            f"ending: {place} holds up the run. What is recorded is safe; what was running is not recorded"
+        )
+        self.received.append(number)
+        self._ending = True
+        raise KeyboardInterrupt
+
+
+def _users_place(frame: FrameType | None) -> str:
+    """Where the user's code stands: the innermost frame that is neither ours nor the standard library's."""
+    place = frame
+    while place is not None:
+        package = str(place.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "windrow" and package not in sys.stdlib_module_names:
+            break
+        place = place.f_back
+    found = place or frame
+    return f"{found.f_code.co_filename}:{found.f_lineno}" if found is not None else "something"
