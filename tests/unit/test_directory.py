@@ -125,7 +125,13 @@ def test_a_newer_schema_is_refused_even_where_its_fields_are_not_ours(tmp_path: 
             RunDirectory(run)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"schema": 1}', b"\xff\xfe{}", b"\0" * 100])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(b"", b"{", b"[]", b"null", b'{"schema": 1}', b"\xff\xfe{}", b"\0" * 100),
+        *(b'{"schema": 1, "windrow": "\x80"}', b'{"schema": 1, "x": ' + b"[" * 50_000),
+    ],
+)
 def test_a_damaged_manifest_is_a_plain_error(tmp_path: Path, damage: bytes) -> None:
     run = write_run(tmp_path / "run")
     (run / "run.json").write_bytes(damage)

@@ -185,7 +185,7 @@ def read_manifest(path: Path) -> Manifest:
         raise UsageError(f"{path} is not a run: it has no {MANIFEST}") from None
     except OSError as problem:
         raise StoreError(f"cannot read {file}: {problem.strerror}") from None
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise StoreError(
             f"{file} is damaged ({problem}); the rollouts beside it are still readable"
         ) from None
