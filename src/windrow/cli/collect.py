@@ -60,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how much of a reply's tokens is kept (text; tokens for local)",
     )
     group.add_argument("--call-retries", type=int, metavar="N", help="retries of one model call (5)")
+    group.add_argument("--requests-per-minute", type=float, metavar="N", help="at most so many model calls")
+    group.add_argument(
+        "--tokens-per-minute", type=float, metavar="N", help="at most so many, prompts included"
+    )
     group.add_argument(
         "--max-outage", type=float, metavar="S", help="seconds to wait for endpoints that are all down (600)"
     )

@@ -25,6 +25,8 @@ OPTIONS: dict[str, str] = {
     "top_p": "policy.sampling.top_p",
     "max_tokens": "policy.sampling.max_tokens",
     "call_retries": "policy.call_retries",
+    "requests_per_minute": "policy.requests_per_minute",
+    "tokens_per_minute": "policy.tokens_per_minute",
     "max_outage": "policy.max_outage_s",
     "tool_calls": "policy.tool_calls",
     "env": "env",

@@ -59,6 +59,8 @@ class PolicyConfig(_Section, frozen=True):
     sampling: Sampling = Sampling()
     call_retries: NotNegative = 5
     backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 0.5
+    requests_per_minute: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_outage_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     probe: bool = True
     probe_timeout_s: Seconds = 20.0

@@ -7,7 +7,7 @@ from windrow.errors import UsageError
 from windrow.policies.base import Completion, Policy, Request
 from windrow.secrets import Redactor
 
-FLOW = ("max_outage_s",)  # settings of how calls flow to endpoints
+FLOW = ("max_outage_s", "requests_per_minute", "tokens_per_minute")  # settings of how calls flow to endpoints
 
 __all__ = ["Completion", "Policy", "Request", "check_sampling", "make_policy"]
 

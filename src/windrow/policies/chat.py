@@ -12,6 +12,7 @@ from windrow.policies.capturing import LEVELS, asks, packed
 from windrow.policies.endpoint import DEFAULT_KEY_VARIABLE, Endpoint
 from windrow.policies.http import aiohttp
 from windrow.policies.pool import Pool
+from windrow.policies.rates import Rates
 from windrow.policies.wire import Choice, Reply, wire_message
 from windrow.records import Capture, Json, Tokens
 from windrow.secrets import Redactor, api_key
@@ -32,6 +33,7 @@ class ChatPolicy(Policy):
         probe: bool = True,
         probe_timeout_s: float = 20.0,
         max_outage_s: float = 600.0,
+        rates: Rates | None = None,
     ) -> None:
         self.model = model
         self._headers = {"Content-Type": "application/json"}
@@ -42,6 +44,7 @@ class ChatPolicy(Policy):
         self._probe_timeout_s = probe_timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._max_outage_s = max_outage_s
+        self._rates = rates
         self._use(base_urls)
 
     def _use(self, base_urls: Sequence[str]) -> None:
@@ -75,22 +78,44 @@ class ChatPolicy(Policy):
             await self._session.close()
 
     def hold(self, request: Request) -> Awaitable[None] | None:
-        return None if self._pool.may_go() else self._pool.wait()
+        if not self._pool.may_go():
+            return self._held(None)
+        turn = self._rates.take() if self._rates is not None else None
+        return None if turn is None else self._held(turn)
+
+    async def _held(self, turn: Awaitable[None] | None) -> None:
+        """Until it is this call's turn and an endpoint may be asked."""
+        while True:
+            if turn is not None:
+                await turn
+            if self._pool.may_go():
+                return
+            if turn is not None and self._rates is not None:
+                self._rates.settle(0)  # it is not sent now
+            await self._pool.wait()
+            turn = self._rates.take() if self._rates is not None else None
 
     async def complete(self, request: Request) -> Completion:
         pool = self._pool
         endpoint = pool.pick(request.route)
         endpoint.in_flight += 1
+        used: int | None = None  # tokens: unknown where the call is cut off
         try:
             completion = await self._ask(request, endpoint)
+            if (usage := completion.usage) is not None:
+                used = usage.prompt_tokens + usage.completion_tokens
         except InfraError as problem:
+            used = 0
             pool.failed(endpoint, request, problem)
             raise
         except PolicyError:
+            used = 0
             pool.answered(endpoint)
             raise
         finally:
             endpoint.in_flight -= 1
+            if self._rates is not None:
+                self._rates.settle(used)
         if endpoint.health.troubled:
             pool.answered(endpoint)
         return completion
@@ -170,7 +195,14 @@ def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPol
         probe=config.probe,
         probe_timeout_s=config.probe_timeout_s,
         max_outage_s=config.max_outage_s,
+        rates=_rates(config),
     )
+
+
+def _rates(config: PolicyConfig) -> Rates | None:
+    if config.requests_per_minute is None and config.tokens_per_minute is None:
+        return None
+    return Rates(config.requests_per_minute, config.tokens_per_minute, max_tokens=config.sampling.max_tokens)
 
 
 def _check_url(base_url: str) -> None:
