@@ -12,6 +12,8 @@ from typing import Any, get_args
 
 import msgspec
 
+from windrow.contexts import whole_prompt
+from windrow.engine.continuing import Continuing
 from windrow.engine.freeze import Freezer, copied, copied_messages, copied_task, number
 from windrow.engine.window import Ranges
 from windrow.engine.world import Verdict
@@ -33,6 +35,7 @@ from windrow.records import (
     Stop,
     Task,
     Timing,
+    Tokens,
     ToolCall,
     Turn,
     Usage,
@@ -92,6 +95,7 @@ class Recorder:
         self.scores: dict[str, RecordedScore] = {}
         self.grade: Grade = "none"
         self._turns: list[Turn] = []
+        self._continuing = Continuing()
         self._sampled = 0  # tokens of all replies, as the server counted them
         self._state: Json = None
         self._outcome: tuple[Status, Stop, ErrorRecord | None, Reason | None] | None = None
@@ -167,7 +171,7 @@ class Recorder:
         if completion.usage is not None:
             self._sampled += completion.usage.completion_tokens
         return {
-            "tokens": completion.tokens,
+            "tokens": self._stored(completion),
             "finish": freeze.value(completion.finish, "finish"),
             "usage": completion.usage,
             "versions": ((0, freeze.text(completion.version)),) if completion.version else (),
@@ -175,6 +179,13 @@ class Recorder:
             "model": model if model != self.policy.model else None,
             "parse_error": freeze.text("; ".join(completion.malformed)) if completion.malformed else None,
         }
+
+    def _stored(self, completion: Completion) -> Tokens | None:
+        """The reply's tokens without those of the prompt that an earlier turn holds."""
+        tokens = completion.tokens
+        if tokens is None or completion.capture != "tokens":
+            return tokens
+        return self._continuing.stored(whole_prompt(tokens, self._turns), tokens, len(self._turns))
 
     def reply_of(self, turn: int) -> Message | None:
         """What this turn said, if there is such a turn and it said something."""

@@ -1,0 +1,54 @@
+"""Contexts: the whole prompt of a turn, rebuilt from what its line holds of it.
+
+A turn stores only what is new: its prompt is the first `prefix` ids of the context (prompt and output) of the turn that
+it `continues`, then `prompt_new`. Ids are little-endian int32, four bytes each, here as in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from windrow.records import Tokens, Turn
+
+ID_BYTES = 4
+
+
+class BrokenContext(ValueError):
+    """A turn's prompt cannot be rebuilt: what it continues is not there, or is shorter than it says."""
+
+
+def prompt_ids(turns: Sequence[Turn], number: int) -> bytes:
+    """The ids of the whole prompt of turn `number`."""
+    return whole_prompt(_tokens(turns, number), turns[:number])
+
+
+def context_ids(turns: Sequence[Turn], number: int) -> bytes:
+    """The ids of everything that the model had seen and said at the end of turn `number`: prompt, then output."""
+    return prompt_ids(turns, number) + _tokens(turns, number).output
+
+
+def whole_prompt(tokens: Tokens, earlier: Sequence[Turn]) -> bytes:
+    """The whole prompt of a turn that has `tokens` and comes after the turns `earlier`; linear in its length."""
+    pieces = [tokens.prompt_new]
+    wanted = tokens.prefix * ID_BYTES
+    at = len(earlier)
+    while wanted:
+        before = tokens.continues
+        if before is None or not 0 <= before < at:
+            raise BrokenContext(f"turn {at} continues {before}, which is no earlier turn")
+        tokens, at = _tokens(earlier, before), before
+        own = tokens.prefix * ID_BYTES
+        new = tokens.prompt_new + tokens.output
+        if wanted > own + len(new):
+            raise BrokenContext(f"a later turn takes {wanted // ID_BYTES} ids of turn {at}, which has fewer")
+        if wanted > own:
+            pieces.append(new[: wanted - own])
+            wanted = own
+    return b"".join(reversed(pieces))
+
+
+def _tokens(turns: Sequence[Turn], number: int) -> Tokens:
+    tokens = turns[number].tokens
+    if tokens is None:
+        raise BrokenContext(f"turn {number} has no tokens")
+    return tokens
