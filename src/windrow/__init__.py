@@ -19,6 +19,8 @@ _HOMES = {
     "Agent": "windrow.agents",
     "Completion": "windrow.policies",
     "Env": "windrow.envs",
+    "Example": "windrow.exports.base",
+    "Exporter": "windrow.exports.base",
     "Message": "windrow.records",
     "Observation": "windrow.envs",
     "Policy": "windrow.policies",
@@ -32,6 +34,7 @@ _HOMES = {
     "ToolStop": "windrow.tools",
     "WindrowError": "windrow.errors",
     "collect": "windrow.collector",
+    "export": "windrow.exports.run",
     "load": "windrow.store.read",
     "run_examples": "windrow.collector",
     "tool": "windrow.tools",
@@ -47,6 +50,9 @@ if TYPE_CHECKING:
     from windrow.envs import Observation as Observation
     from windrow.envs import Step as Step
     from windrow.errors import WindrowError as WindrowError
+    from windrow.exports.base import Example as Example
+    from windrow.exports.base import Exporter as Exporter
+    from windrow.exports.run import export as export
     from windrow.policies import Completion as Completion
     from windrow.policies import Policy as Policy
     from windrow.policies import Request as Request

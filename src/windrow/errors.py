@@ -103,6 +103,12 @@ class StoreError(WindrowError):
     kind = "store"
 
 
+class ExportError(WindrowError):
+    """Nothing of a run could be exported."""
+
+    kind = "export"
+
+
 MAX_MESSAGE_CHARS = 8_000  # of what is kept of an exception: some quote a whole document
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "show rollouts, or one transcript",
     "replay": "play a rollout again with its recorded replies",
     "stats": "numbers of a run, with their denominators",
+    "export": "write a run as a file for a trainer",
     "ls": "list runs",
     "tasks": "check a task file",
     "config": "show the resolved configuration",

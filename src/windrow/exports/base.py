@@ -1,0 +1,69 @@
+"""What an exporter is: rows from a rollout, and how rows are laid out in a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, BinaryIO, Protocol
+
+import msgspec
+
+from windrow.records import Rollout
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Unfit(Exception):
+    """Raised by `Exporter.rows` for a rollout that has no place in its format; the message says why, in few words
+    and the same for all alike. It is left out and counted."""
+
+
+class Invalid(Unfit):
+    """The rollout's record contradicts itself. It is left out and counted, and the export ends with exit code 1."""
+
+
+class Example(msgspec.Struct, frozen=True):
+    """A rollout to export; `rewards` are those of its whole group, for an exporter that `needs_groups`."""
+
+    rollout: Rollout
+    rewards: tuple[float, ...] = ()
+
+
+class Writer(Protocol):
+    def write(self, row: Any) -> None: ...
+
+    def close(self) -> None:
+        """Write what is still held back; the file itself is closed by whoever opened it."""
+
+
+class JsonLines:
+    """One JSON object a line."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, row: Any) -> None:
+        self._file.write(_encode(row) + b"\n")
+
+    def close(self) -> None:
+        pass
+
+
+class Exporter:
+    """One format. Its settings are the keyword arguments of its constructor.
+
+    The order of calls: `open` once, then `rows` of each rollout in the order of the run. Nothing of a rollout may be
+    kept once its rows are given, so that memory does not grow with the run.
+    """
+
+    needs_groups = False  # whether Example.rewards is wanted: then a whole group is held at a time
+
+    def __init__(self) -> None:
+        self.notes: Counter[str] = Counter()  # what a row does not say of its rollout, and of how many
+
+    def rows(self, example: Example) -> Iterable[Any]:
+        """The rollout in this format: any number of rows. Raises Unfit or Invalid."""
+        raise NotImplementedError
+
+    def open(self, file: BinaryIO) -> Writer:
+        return JsonLines(file)

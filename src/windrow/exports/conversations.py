@@ -1,0 +1,42 @@
+"""The conversations of a rollout: what a policy read and said, as chat messages, each conversation as long as it got.
+
+One where the history only grew, several where an agent read windows of it, branched or began anew. A turn whose
+messages a later turn read on from is part of that one's conversation.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from windrow.records import Rollout, Turn
+
+Path = tuple[int, ...]  # indexes of messages
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """`messages` are indexes into the rollout's; `sampled` those that are trained here and in no other."""
+
+    messages: Path
+    sampled: frozenset[int]
+
+
+def conversations(rollout: Rollout) -> list[Conversation]:
+    """In the order in which they ended; each ends with what the policy said."""
+    open_paths: dict[Path, None] = {}
+    for turn in rollout.turns:
+        if turn.role == "agent" and turn.writes is not None:
+            read = _read(turn)
+            continued = [path for path in open_paths if read[: len(path)] == path]
+            if continued:
+                del open_paths[max(continued, key=len)]
+            open_paths[(*read, turn.writes)] = None
+    untrained = {turn.writes for turn in rollout.turns if turn.role == "agent"}
+    found: list[Conversation] = []
+    for path in open_paths:
+        found.append(Conversation(path, frozenset(path) & untrained))
+        untrained -= found[-1].sampled
+    return found
+
+
+def _read(turn: Turn) -> Path:
+    return tuple(number for start, stop in turn.reads for number in range(start, stop))

@@ -1,0 +1,148 @@
+"""`windrow.export`: the rollouts of a run through an exporter into a file."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windrow.errors import ExportError, UsageError
+from windrow.exports.base import Example, Exporter, Invalid, Unfit, Writer
+from windrow.exports.drafts import drafted
+from windrow.exports.selection import Selection
+from windrow.naming import resolve
+from windrow.store.read import load
+
+# By name, so that no format pays for what another needs.
+BUILT_IN = {"sft": "windrow.exports.sft:Sft"}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export did. `left_out` counts rollouts by why; `invalid` those whose record contradicts itself."""
+
+    to: str
+    out: str
+    rollouts: int
+    exported: int
+    rows: int
+    left_out: dict[str, int]
+    invalid: dict[str, int]
+    notes: dict[str, int]
+
+
+def export(
+    run: str | Path,
+    *,
+    to: str,
+    out: str | Path,
+    where: str | None = None,
+    min_reward: float | None = None,
+    best_of_group: bool = False,
+    failed: bool = False,
+    overwrite: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> Report:
+    """Write the final attempts of `run` to the file `out` in the format `to`, in the order of `windrow.load`.
+
+    The same run gives the same bytes. `out` is there whole or not at all. Failed and cancelled rollouts are left out
+    unless `failed`. Other keywords are the exporter's settings. `on_progress` is told, after every rollout, how many
+    were read and how many exported. Raises ExportError if nothing is left to write.
+    """
+    exporter = make_exporter(to, settings)
+    selection = Selection(where=where, min_reward=min_reward, best_of_group=best_of_group, failed=failed)
+    rollouts = load(run)
+    path = Path(out)
+    with drafted(path, overwrite=overwrite) as file:
+        work = _Work(exporter, exporter.open(file), selection, on_progress)
+        work.through(selection.examples(rollouts, groups=exporter.needs_groups))
+        report = work.report(to, path)
+        if not report.rows:
+            raise ExportError(_nothing(run, report))
+    return report
+
+
+def make_exporter(name: str, settings: Mapping[str, Any]) -> Exporter:
+    """The exporter called `name`. A setting that it does not take is refused."""
+    found = resolve("exporter", name, BUILT_IN)
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = getattr(import_module(module), attribute)
+    if not (isinstance(found, type) and issubclass(found, Exporter)):
+        raise UsageError(f"exporter {name!r} is not a class derived from windrow.Exporter")
+    try:
+        inspect.signature(found).bind(**settings)
+    except TypeError as problem:
+        raise UsageError(f"exporter {name!r}: {problem} (it takes: {_taken(found)})") from None
+    return found(**settings)
+
+
+class _Work:
+    """One export under way."""
+
+    def __init__(
+        self,
+        exporter: Exporter,
+        writer: Writer,
+        selection: Selection,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._exporter = exporter
+        self._writer = writer
+        self._selection = selection
+        self._on_progress = on_progress
+        self._exported = self._rows = 0
+        self._invalid: Counter[str] = Counter()
+
+    def through(self, examples: Iterable[Example]) -> None:
+        for example in examples:
+            self._write(example)
+            if self._on_progress is not None:
+                self._on_progress(self._selection.seen, self._exported)
+        self._writer.close()
+
+    def _write(self, example: Example) -> None:
+        try:
+            rows = list(self._exporter.rows(example))  # all of a rollout's, or none
+        except Invalid as problem:
+            self._invalid[str(problem)] += 1
+            return
+        except Unfit as problem:
+            self._selection.left_out[str(problem)] += 1
+            return
+        for row in rows:
+            self._writer.write(row)
+        self._exported += 1
+        self._rows += len(rows)
+
+    def report(self, to: str, out: Path) -> Report:
+        return Report(
+            to=to,
+            out=str(out),
+            rollouts=self._selection.seen,
+            exported=self._exported,
+            rows=self._rows,
+            left_out={why: count for why, count in self._selection.left_out.items() if count},
+            invalid=dict(self._invalid),
+            notes=dict(self._exporter.notes),
+        )
+
+
+def reasons(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {why}" for why, count in counts.items())
+
+
+def _nothing(run: str | Path, report: Report) -> str:
+    if not report.rollouts:
+        return f"{run} has no rollouts, so {report.out} was not written"
+    left_out = reasons({**report.left_out, **report.invalid})
+    return f"nothing of {run} is left to export ({left_out}), so {report.out} was not written"
+
+
+def _taken(exporter: type[Exporter]) -> str:
+    return ", ".join(inspect.signature(exporter).parameters) or "no settings"

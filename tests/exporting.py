@@ -1,0 +1,37 @@
+"""Exports in tests: runs with rewards made by hand, and the lines of what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import windrow
+from tests.exact import make_turn
+from tests.stores import make_rollout
+from windrow.records import Message, RecordedScore, Rollout
+
+
+def said(name: str, *, reward: float | None = None, reply: str | None = None, **changes: Any) -> Rollout:
+    """A rollout that was asked its name and answered; graded if a reward is given."""
+    graded: dict[str, Any] = {}
+    if reward is not None:
+        score = RecordedScore(value=reward, weight=1.0, scorer="judge")
+        graded = {"reward": reward, "grade": "graded", "scores": {"judge": score}}
+    answer = f"{name}!" if reply is None else reply
+    talk: dict[str, Any] = {
+        "messages": (
+            Message(role="user", content=name, origin="task"),
+            Message(role="assistant", content=answer, origin="policy", turn=0),
+        ),
+        "turns": (make_turn(None, reads=((0, 1),), writes=1),),
+    }
+    return make_rollout(name, **{**talk, **graded, **changes})
+
+
+def exported(run: Path, to: str, **options: Any) -> list[dict[str, Any]]:
+    """The rows of an export as JSON lines, in a file of its own."""
+    number = sum(1 for _ in run.parent.glob("export-*.jsonl"))
+    out = run.parent / f"export-{number}.jsonl"
+    windrow.export(run, to=to, out=out, **options)
+    return [json.loads(line) for line in out.read_bytes().splitlines()]

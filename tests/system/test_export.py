@@ -1,0 +1,131 @@
+"""Exports by the real command, killed, and read by the libraries that they are for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import Project
+from tests.serving import chat_reply
+
+pytestmark = pytest.mark.slow
+
+STUCK = """
+from windrow import Exporter
+
+
+class Stuck(Exporter):
+    def rows(self, example):
+        if example.rollout.task.index == 1:
+            open("stuck", "w").close()
+            open("never").read()
+        return [example.rollout.id]
+"""
+LOAD = """
+import json, sys, datasets
+datasets.disable_progress_bars()
+found = datasets.load_dataset(sys.argv[1], data_files=sys.argv[2], split="train")
+print(json.dumps([found[number] for number in range(len(found))]))
+"""
+TOOLS = '''
+def multiply(a: int, b: int) -> int:
+    """Multiply two numbers."""
+    return a * b
+
+
+def greet(name: str, loud: bool = False) -> str:
+    """Greet someone."""
+    return name
+'''
+
+
+def loaded(path: Path, kind: str = "json") -> list[dict[str, Any]]:
+    """The rows as the real `datasets` gives them."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(path.parent / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, kind, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return rows
+
+
+def calling(body: dict[str, Any], n: int) -> Any:
+    """Calls one of two tools, by the prompt, then says what it gave; every third prompt is answered at once."""
+    asked = body["messages"][0]["content"]
+    answers = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+    if answers or asked.endswith("2"):
+        return answers[-1] if answers else "no call"
+    call = ("multiply", {"a": 6, "b": 7}) if asked.endswith("0") else ("greet", {"name": "Ada", "loud": True})
+    whole = chat_reply(body, "", n)
+    function = {"name": call[0], "arguments": json.dumps(call[1])}
+    whole["choices"][0]["message"] = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
+    whole["choices"][0]["finish_reason"] = "tool_calls"
+    return whole
+
+
+def test_the_real_datasets_reads_both_forms_of_chat_rows_as_they_were_written(
+    project: Callable[..., Project],
+) -> None:
+    home = project(calling)
+    home.module("mine", TOOLS)
+    home.tasks({"prompt": f"task {n}", "answer": "42"} for n in range(3))
+    tools = ["--env", "tool", "--tool", "mine:multiply", "--tool", "mine:greet"]
+    assert home.collect(*tools).code == 0
+    for form in ("hf", "openai"):
+        done = home.windrow("export", "run", "--to", "sft", "--form", form, "-o", f"{form}.jsonl")
+        assert (done.code, done.out) == (0, f"{form}.jsonl: 3 rows of 3 rollouts (sft)\n"), done.err
+        path = home.path / f"{form}.jsonl"
+        written = [json.loads(line) for line in path.read_bytes().splitlines()]
+        for row, line in zip(loaded(path), written, strict=True):
+            assert row["messages"] == line["messages"]
+            assert row["tools"] == line["tools"] or form == "openai"
+
+
+def test_a_kill_in_the_middle_leaves_no_file_under_the_final_name(project: Callable[..., Project]) -> None:
+    home = project()
+    home.module("mine", STUCK)
+    home.tasks({"prompt": f"task {n}"} for n in range(3))
+    os.mkfifo(home.path / "never")
+    assert home.collect().code == 0
+    running = home.start("export", "run", "--to", "mine:Stuck", "-o", "out.jsonl")
+    running.until(lambda: (home.path / "stuck").exists(), "the second rollout")
+    running.signal(signal.SIGKILL)
+    assert running.wait().code == -signal.SIGKILL
+    assert not (home.path / "out.jsonl").exists()
+    done = home.windrow("export", "run", "--to", "sft", "-o", "out.jsonl")
+    assert done.code == 0, done.err
+    assert [len(json.loads(line)["messages"]) for line in (home.path / "out.jsonl").open()] == [2, 2, 2]
+    assert sorted(path.name for path in home.path.iterdir() if "jsonl" in path.name) == [
+        "out.jsonl",
+        "tasks.jsonl",
+    ]
+
+
+def test_an_interrupted_export_takes_its_draft_away(project: Callable[..., Project]) -> None:
+    home = project()
+    home.module("mine", STUCK)
+    home.tasks({"prompt": f"task {n}"} for n in range(3))
+    os.mkfifo(home.path / "never")
+    assert home.collect().code == 0
+    running = home.start("export", "run", "--to", "mine:Stuck", "-o", "out.jsonl")
+    running.until(lambda: (home.path / "stuck").exists(), "the second rollout")
+    running.signal(signal.SIGINT)
+    assert running.wait().code == 130
+    assert [path.name for path in home.path.iterdir() if "out.jsonl" in path.name] == []
