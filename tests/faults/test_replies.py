@@ -114,7 +114,7 @@ def test_ids_and_logprobs_of_unlike_length_are_kept_only_as_far_as_they_are_sure
         reply([1, 2], None, [-0.1, -0.2]): ("logprobs", 0, 2),
         reply(None, [7], [-0.1]): ("logprobs", 0, 1),
         reply([1, 2], [7], None): ("text", 0, 0),
-        reply([], [7], []): ("tokens", 0, 0),
+        reply([], [7], []): ("logprobs", 0, 0),
     }
     serve_each(bench, served, list(kept))
     assert bench.collect("--capture", "tokens").code == 0

@@ -27,6 +27,7 @@ def exact(body: dict[str, Any], n: int) -> dict[str, Any]:
     if body.get("return_token_ids"):
         reply["choices"][0]["token_ids"] = IDS
         reply["prompt_token_ids"] = PROMPT
+        reply["usage"] = {"prompt_tokens": len(PROMPT), "completion_tokens": len(IDS)}
     return reply
 
 

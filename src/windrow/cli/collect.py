@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import get_args
 
 from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
 from windrow.cli.signals import Signals
 from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
-from windrow.config import OPTIONS, load_config, parse_mcp, parse_tool
+from windrow.config import OPTIONS, DialectName, load_config, parse_mcp, parse_tool
 from windrow.engine.control import Control
 from windrow.engine.loop import run_loop
 from windrow.prepare import Prepared, prepare
@@ -47,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--api-key-env", metavar="NAME", help="the variable that holds the key (OPENAI_API_KEY)"
+    )
+    group.add_argument(
+        "--dialect",
+        choices=get_args(DialectName),
+        help="what the endpoint speaks (auto: it is asked)",
     )
     group.add_argument("--temperature", type=float, metavar="T", help="of sampling (the endpoint's)")
     group.add_argument("--top-p", type=float, metavar="P", help="of sampling (the endpoint's)")

@@ -28,6 +28,7 @@ OPTIONS: dict[str, str] = {
     "requests_per_minute": "policy.requests_per_minute",
     "tokens_per_minute": "policy.tokens_per_minute",
     "max_outage": "policy.max_outage_s",
+    "dialect": "policy.dialect",
     "tool_calls": "policy.tool_calls",
     "env": "env",
     "agent": "agent",

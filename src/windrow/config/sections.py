@@ -44,6 +44,9 @@ class Sampling(_Section, frozen=True, omit_defaults=True):
     extra: dict[str, Json] | None = None
 
 
+DialectName = Literal["auto", "openai", "vllm", "sglang", "sglang-generate", "llamacpp"]
+
+
 class LocalConfig(_Section, frozen=True):
     """How llama.cpp runs in this process: `parallel` episodes share the threads, each with its own context."""
 
@@ -55,6 +58,7 @@ class LocalConfig(_Section, frozen=True):
 class PolicyConfig(_Section, frozen=True):
     model: str | None = None
     base_url: str | list[str] | None = None
+    dialect: DialectName = "auto"
     api_key_env: str | None = None
     sampling: Sampling = Sampling()
     call_retries: NotNegative = 5

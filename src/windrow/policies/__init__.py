@@ -26,13 +26,13 @@ def make_policy(loaded: LoadedConfig, redactor: Redactor) -> Policy:
     if kind == "local":
         from windrow.policies.local import local_policy
 
-        _refuse(loaded, "local", "base_url", "api_key_env", *FLOW)
+        _refuse(loaded, "local", "base_url", "api_key_env", "dialect", *FLOW)
         return local_policy(target, config.local, redactor)
     _refuse(loaded, "scripted" if kind == "scripted" else "chat", "local")
     if kind == "scripted" and target:
         from windrow.policies.scripted import scripted_policy
 
-        _refuse(loaded, "scripted", "base_url", "api_key_env", "probe", "probe_timeout_s", *FLOW)
+        _refuse(loaded, "scripted", "base_url", "api_key_env", "dialect", "probe", "probe_timeout_s", *FLOW)
         return scripted_policy(target)
     from windrow.policies.chat import chat_policy
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,10 +23,11 @@ MAX_ASKED_WAITS = 20  # of one call, that the server asked for: what comes after
 class Route:
     """Where an episode's calls go: what the policy chose for the first one, so that the later ones go there too."""
 
-    __slots__ = ("endpoint",)
+    __slots__ = ("branches", "endpoint")
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
+        self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
 
 
 class CallOutcome(NamedTuple):
@@ -84,6 +85,8 @@ class Policy:
     default_concurrency: int | None = None
     default_capture: Capture = "text"
     captures: frozenset[Capture] = frozenset({"none", "text"})  # what may be asked of it
+    wanted_capture: Capture = "text"  # what will be asked of it; set before it is opened
+    reads_tool_calls: bool = True  # finds native tool calls in its replies
     notify: Callable[[str], None] = staticmethod(
         _say_nothing
     )  # tells the user: an endpoint is paused, or back

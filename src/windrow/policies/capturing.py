@@ -1,11 +1,11 @@
 """Capture: how much of a reply's tokens is kept, and packing it.
 
-| level      | what the endpoint is asked for             | what a turn keeps                         |
-|------------|--------------------------------------------|-------------------------------------------|
-| `none`     | nothing more                               | no messages either: outcome and numbers   |
-| `text`     | nothing more                               | the messages                              |
-| `logprobs` | `logprobs`, `top_logprobs: 0`              | and the logprobs of the sampled tokens    |
-| `tokens`   | that, and `return_token_ids`               | and the ids of the prompt and the sample  |
+| level      | what a turn keeps                         |
+|------------|-------------------------------------------|
+| `none`     | no messages either: outcome and numbers   |
+| `text`     | the messages                              |
+| `logprobs` | and the logprobs of the sampled tokens    |
+| `tokens`   | and the ids of the prompt and the sample  |
 
 A reply is stamped with the level that it really reached, never with the one that was asked for.
 """
@@ -35,26 +35,30 @@ def packed(
     prompt: Sequence[int] | None,
     output: Sequence[int] | None,
     logprobs: Sequence[float] | None,
+    kind: str | None = None,
 ) -> tuple[Tokens | None, Capture]:
     """What was sent, as it is recorded, and the level that it reaches.
 
     `tokens` needs all three, a logprob for each sampled id; whatever is missing or does not fit lowers the level.
+    `kind` says of which distribution the logprobs are: `raw`, or `processed` by temperature and truncation.
     """
     if not asks(level, "logprobs") or logprobs is None:
         return None, lower(level, "text")
-    whole = prompt is not None and output is not None and len(output) == len(logprobs)
+    whole = bool(prompt) and bool(output) and len(output or ()) == len(logprobs)
     if not (asks(level, "tokens") and whole):
-        return _tokens((), (), logprobs), "logprobs"
-    return _tokens(prompt or (), output or (), logprobs), "tokens"
+        return _tokens((), (), logprobs, kind), "logprobs"
+    return _tokens(prompt or (), output or (), logprobs, kind), "tokens"
 
 
-def _tokens(prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float]) -> Tokens:
+def _tokens(
+    prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float], kind: str | None
+) -> Tokens:
     return Tokens(
         prefix=0,
         prompt_new=_packed("i", prompt),
         output=_packed("i", output),
         logprobs=_packed("f", logprobs),
-        logprob_kind=None,
+        logprob_kind=kind,
     )
 
 

@@ -1,4 +1,4 @@
-"""The `chat` policy: any OpenAI-compatible /v1/chat/completions endpoint, or several that serve the same model."""
+"""The `chat` policy: an endpoint in one of the dialects, or several that serve the same model."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from urllib.parse import urlsplit
 
 from windrow.config import PolicyConfig, expand
 from windrow.errors import InfraError, PolicyError, UsageError
-from windrow.policies.base import ANY_SAMPLING, Completion, Policy, Request
-from windrow.policies.capturing import LEVELS, asks, packed
-from windrow.policies.endpoint import DEFAULT_KEY_VARIABLE, Endpoint
+from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.dialects import AUTO, DIALECTS
+from windrow.policies.endpoint import Endpoint
 from windrow.policies.http import aiohttp
 from windrow.policies.pool import Pool
 from windrow.policies.rates import Rates
-from windrow.policies.wire import Choice, Reply, wire_message
-from windrow.records import Capture, Json, Tokens
+from windrow.records import Json
 from windrow.secrets import Redactor, api_key
 
 
 class ChatPolicy(Policy):
     name = "chat"
-    accepts = ANY_SAMPLING
-    captures: frozenset[Capture] = frozenset(LEVELS)
+    context_tokens: int | None = None  # of one episode, where it is known
 
     def __init__(
         self,
@@ -34,11 +32,16 @@ class ChatPolicy(Policy):
         probe_timeout_s: float = 20.0,
         max_outage_s: float = 600.0,
         rates: Rates | None = None,
+        dialect: str = AUTO,
     ) -> None:
         self.model = model
-        self._headers = {"Content-Type": "application/json"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
+        self.dialect = DIALECTS["vllm" if dialect == AUTO else dialect]
+        self.accepts = self.dialect.accepts
+        self.captures = self.dialect.captures
+        self.reads_tool_calls = self.dialect.reads_tool_calls
+        if self.dialect.default_max_tokens is not None:
+            self.default_sampling = {"max_tokens": self.dialect.default_max_tokens}
+        self._headers = {"Content-Type": "application/json", **self.dialect.headers(key)}
         self._redactor = redactor or Redactor()
         self._probe = probe
         self._probe_timeout_s = probe_timeout_s
@@ -49,7 +52,10 @@ class ChatPolicy(Policy):
 
     def _use(self, base_urls: Sequence[str]) -> None:
         self._pool = Pool(
-            [Endpoint(url, self._redactor) for url in base_urls],
+            [
+                Endpoint(url, self._redactor, self.dialect, context_tokens=self.context_tokens)
+                for url in base_urls
+            ],
             lambda message: self.notify(self._redactor.text(message)),
             model=self.model,
             max_outage_s=self._max_outage_s,
@@ -101,7 +107,7 @@ class ChatPolicy(Policy):
         endpoint.in_flight += 1
         used: int | None = None  # tokens: unknown where the call is cut off
         try:
-            completion = await self._ask(request, endpoint)
+            completion = await endpoint.complete(request, self.model)
             if (usage := completion.usage) is not None:
                 used = usage.prompt_tokens + usage.completion_tokens
         except InfraError as problem:
@@ -120,58 +126,11 @@ class ChatPolicy(Policy):
             pool.answered(endpoint)
         return completion
 
-    async def _ask(self, request: Request, endpoint: Endpoint) -> Completion:
-        prompt = await self._prompt_ids(request, endpoint) if asks(request.capture, "tokens") else None
-        reply = await endpoint.chat(self._body(request))
-        choice = reply.choices[0]
-        tokens, reached = self._tokens(reply, choice, request.capture, prompt)
-        message = choice.message
-        return Completion(
-            content=message.said,
-            tokens=tokens,
-            capture=reached,
-            tool_calls=message.calls if message.tool_calls else (),
-            reasoning=message.reasoning_content or message.reasoning,
-            finish=choice.finish_reason,
-            usage=reply.usage.counted if reply.usage is not None else None,
-            model=reply.model,
-        )
-
     async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
         """A raw request to the first endpoint: its status and its answer."""
         endpoint = self._pool.endpoints[0]
         response, answer = await endpoint.send(endpoint.url, body)
         return response.status, answer
-
-    def _body(self, request: Request) -> dict[str, Json]:
-        body: dict[str, Json] = {"model": self.model, "messages": [wire_message(m) for m in request.messages]}
-        for option, value in request.sampling.items():
-            if option == "extra":
-                body.update(value)
-            else:
-                body[option] = value
-        if asks(request.capture, "logprobs"):
-            body |= {"logprobs": True, "top_logprobs": 0}
-        if asks(request.capture, "tokens"):
-            body["return_token_ids"] = True
-        if request.tools:
-            body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
-        return body
-
-    async def _prompt_ids(self, request: Request, endpoint: Endpoint) -> list[int] | None:
-        """The ids of the prompt, where they are not part of the reply."""
-        return None
-
-    def _tokens(
-        self, reply: Reply, choice: Choice, capture: Capture, prompt: list[int] | None
-    ) -> tuple[Tokens | None, Capture]:
-        entries = choice.entries
-        return packed(
-            capture,
-            prompt=prompt or reply.prompt_token_ids,
-            output=choice.token_ids,
-            logprobs=None if entries is None else [entry.logprob for entry in entries],
-        )
 
 
 def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPolicy:
@@ -184,9 +143,8 @@ def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPol
     twice = next((url for url in base_urls if base_urls.count(url) > 1), None)
     if twice is not None:
         raise UsageError(f"--base-url {twice}: given twice")
-    key = api_key(
-        config.api_key_env or DEFAULT_KEY_VARIABLE, redactor, required=config.api_key_env is not None
-    )
+    variable = "OPENAI_API_KEY" if config.dialect == AUTO else DIALECTS[config.dialect].key_variable
+    key = api_key(config.api_key_env or variable, redactor, required=config.api_key_env is not None)
     return ChatPolicy(
         model,
         base_urls,
@@ -196,6 +154,7 @@ def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPol
         probe_timeout_s=config.probe_timeout_s,
         max_outage_s=config.max_outage_s,
         rates=_rates(config),
+        dialect=config.dialect,
     )
 
 

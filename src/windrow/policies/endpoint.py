@@ -9,26 +9,39 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
-from windrow.policies.base import MAX_RETRY_AFTER_S
+from windrow.policies.base import MAX_RETRY_AFTER_S, Completion, Request
+from windrow.policies.dialects import DIALECTS, Dialect
 from windrow.policies.health import Health
 from windrow.policies.http import aiohttp
-from windrow.policies.wire import UNDECODABLE, Reply, decode_models, decode_reply, encode
-from windrow.records import Json
+from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
+from windrow.records import Json, Message
 from windrow.secrets import Redactor
 
-DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+Read = TypeVar("Read")
+
+KEY_HEADERS = {"Authorization", "x-api-key"}
 TRANSIENT_STATUSES = frozenset({408, 409, 429})
 SHOWN_CHARS = 300
 MAX_REPLY_BYTES = 64 << 20  # 128k tokens with their logprobs are half of it
 _OVERFLOW = re.compile(
     r"context_length_exceeded|context length|context window|context size|prompt is too long|too many tokens",
     re.I,
+)
+
+PING = Request(
+    messages=(Message(role="user", content="ping", origin="task"),),
+    tools=(),
+    sampling={"max_tokens": 1},
+    id="ping",
+    attempt=1,
+    turn=0,
 )
 
 
@@ -45,14 +58,27 @@ class Unreachable(EndpointError):
 
 
 class Endpoint:
-    def __init__(self, base_url: str, redactor: Redactor) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        redactor: Redactor,
+        dialect: Dialect = DIALECTS["openai"],
+        *,
+        context_tokens: int | None = None,
+    ) -> None:
         self.base_url = base_url.rstrip("/")
-        self.url = self.base_url + "/chat/completions"
+        self.dialect = dialect
+        self.context_tokens = context_tokens  # of one episode, where it is known
         self.health = Health()
         self.in_flight = 0  # calls
         self.routes = 0  # rollouts that were sent here
         self._redactor = redactor
         self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def url(self) -> str:
+        """Where completions are asked for."""
+        return self.dialect.url(self.base_url)
 
     def connect(self, session: aiohttp.ClientSession) -> None:
         """Use this session, which is the policy's to close."""
@@ -100,44 +126,54 @@ class Endpoint:
                 return bytes(body)
         response.close()
         raise PolicyError(
-            f"{self.url} answered with more than {MAX_REPLY_BYTES >> 20} MiB, not a chat completion",
+            f"{self.url} answered with more than {MAX_REPLY_BYTES >> 20} MiB, not {self.dialect.answers}",
             kind="bad_reply",
             retryable=True,
         )
 
-    async def chat(self, body: dict[str, Json]) -> Reply:
-        """One chat completion with at least one choice."""
-        response, answer = await self.send(self.url, body)
-        if response.status != 200:
-            raise self._refusal(response.status, response.headers, answer)
-        return self._reply(answer, response.content_type)
+    async def complete(self, request: Request, model: str) -> Completion:
+        """One completion, in the endpoint's dialect."""
+        return await self.dialect.complete(request, model, self)
 
-    async def ask(self, path: str, body: dict[str, Json]) -> dict[str, Any]:
+    async def ask(self, dialect: Dialect, body: dict[str, Json]) -> bytes:
+        """The answer to one completion request."""
+        return await self._answer(dialect.url(self.base_url), body)
+
+    async def tell(self, path: str, body: dict[str, Json]) -> Told:
         """A question to the server beside the completions."""
-        response, answer = await self.send(self.base_url.removesuffix("/v1") + path, body)
-        if response.status != 200:
-            raise self._refusal(response.status, response.headers, answer)
-        decoded: dict[str, Any] = msgspec.json.decode(answer)
-        return decoded
-
-    def _reply(self, body: bytes, content_type: str) -> Reply:
+        answer = await self._answer(self.base_url.removesuffix("/v1") + path, body)
         try:
-            reply = decode_reply(body)
+            return decode_told(answer)
+        except UNDECODABLE as problem:
+            raise self.bad_reply(path, str(problem)) from None
+
+    def bad_reply(self, path: str, why: str) -> PolicyError:
+        """What a server answered beside the completions is not what it should be."""
+        root = self.base_url.removesuffix("/v1")
+        return PolicyError(f"{root}{path} answered something else: {why}", kind="bad_reply", retryable=True)
+
+    async def _answer(self, url: str, body: dict[str, Json]) -> bytes:
+        response, answer = await self.send(url, body)
+        if response.status != 200:
+            raise self._refusal(url, response.status, response.headers, answer)
+        return answer
+
+    def read(self, dialect: Dialect, body: bytes, reader: Callable[[bytes], Read]) -> Read:
+        """What `reader` makes of an answer; PolicyError where that is not what the dialect's servers answer."""
+        try:
+            return reader(body)
         except UNDECODABLE as problem:
             raise PolicyError(
-                f"{self.url} answered {_looks_like(body, content_type)}, not a chat completion "
+                f"{dialect.url(self.base_url)} answered {_looks_like(body)}, not {dialect.answers} "
                 f"({problem}): {self._shown(body)}",
                 kind="bad_reply",
                 retryable=True,
             ) from None
-        if not reply.choices:
-            raise PolicyError(f"{self.url} answered without choices", kind="bad_reply", retryable=True)
-        return reply
 
-    def _refusal(self, status: int, headers: Any, body: bytes) -> WindrowError:
+    def _refusal(self, url: str, status: int, headers: Any, body: bytes) -> WindrowError:
         """The error that an HTTP status is."""
         detail = self._shown(body)
-        text = f"{self.url} answered {status}: {detail}"
+        text = f"{url} answered {status}: {detail}"
         if status >= 500 or status in TRANSIENT_STATUSES:
             return InfraError(
                 text, kind=f"http_{status}", retry_after_s=retry_after(headers.get("Retry-After"))
@@ -149,7 +185,7 @@ class Endpoint:
 
     async def check(self, model: str, timeout_s: float) -> None:
         """Find out before the first rollout whether this endpoint can serve the run; EndpointError if not."""
-        status, _, body = await self._probe("GET", self.base_url + "/models", None, timeout_s)
+        status, body = await self._probe("GET", self.base_url + "/models", None, timeout_s)
         models: list[str] = []
         if status == 200:
             try:
@@ -162,15 +198,15 @@ class Endpoint:
                     ) from None
         if model in models:
             return
-        ask: dict[str, Json] = {
-            "model": model,
-            "messages": [{"role": "user", "content": "ping"}],
-            "max_tokens": 1,
-        }
-        status, content_type, body = await self._probe("POST", self.url, encode(ask), timeout_s)
+        if self.dialect.takes_ids:
+            raise EndpointError(
+                f"model {model!r} is not among those that {self.base_url} lists: {', '.join(models[:10]) or 'none'}"
+            )
+        ask = self.dialect.body(PING, model)
+        status, body = await self._probe("POST", self.url, encode(ask), timeout_s)
         if status == 200:
             try:
-                self._reply(body, content_type)
+                self.read(self.dialect, body, lambda answer: self.dialect.read(answer, PING))
             except PolicyError as problem:
                 raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
         elif status == 404 or (400 <= status < 500 and "model" in self._shown(body).lower()):
@@ -192,9 +228,7 @@ class Endpoint:
         except (aiohttp.ClientError, OSError):
             return False
 
-    async def _probe(
-        self, method: str, url: str, data: bytes | None, timeout_s: float
-    ) -> tuple[int, str, bytes]:
+    async def _probe(self, method: str, url: str, data: bytes | None, timeout_s: float) -> tuple[int, bytes]:
         assert self._session is not None
         limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
@@ -216,11 +250,11 @@ class Endpoint:
                 f"cannot reach {self.base_url}: {self._transport(problem)}. Is the server running?"
             ) from None
         if status in (401, 403):
-            hint = "check the key" if "Authorization" in self._session.headers else _no_key_hint()
+            hint = "check the key" if KEY_HEADERS & set(self._session.headers) else _no_key_hint(self.dialect)
             raise EndpointError(f"{url} answered {status}: {self._shown(body)} ({hint})")
         if 300 <= status < 400:
             raise EndpointError(f"{url} answers with a redirect ({status}); give the URL it leads to")
-        return status, response.content_type, body
+        return status, body
 
     def _shown(self, body: bytes) -> str:
         """What a server said, short and without secrets."""
@@ -248,8 +282,8 @@ def _transport_error(problem: Exception) -> type[InfraError]:
     return NotConnected if isinstance(problem, aiohttp.ClientConnectorError) else InfraError
 
 
-def _looks_like(body: bytes, content_type: str) -> str:
-    if body.lstrip()[:1] == b"<" or "html" in content_type:
+def _looks_like(body: bytes) -> str:
+    if body.lstrip()[:1] == b"<":
         return "HTML"
     return "something else" if body else "an empty body"
 
@@ -268,5 +302,5 @@ def retry_after(value: str | None) -> float | None:
     return min(seconds, MAX_RETRY_AFTER_S) if seconds > 0 else None  # NaN is not above 0 either
 
 
-def _no_key_hint() -> str:
-    return f"no key was sent: set {DEFAULT_KEY_VARIABLE}, or name another variable with --api-key-env"
+def _no_key_hint(dialect: Dialect) -> str:
+    return f"no key was sent: set {dialect.key_variable}, or name another variable with --api-key-env"

@@ -14,29 +14,28 @@ from types import MappingProxyType
 from typing import Any
 
 from windrow.config import LocalConfig
-from windrow.errors import ContextOverflow, EndpointError, UsageError
-from windrow.policies.base import Request
-from windrow.policies.capturing import asks, packed
+from windrow.errors import EndpointError, UsageError
 from windrow.policies.chat import ChatPolicy
-from windrow.policies.endpoint import Endpoint
 from windrow.policies.models import DEFAULT_MODEL, file_sha256, find_model
-from windrow.policies.wire import Choice, Reply
-from windrow.records import Capture, Json, Tokens
+from windrow.records import Json
 from windrow.secrets import Redactor
 
 MAX_TOKENS = 512  # a small model may ramble until its context is full
 MAX_THREADS = 8  # more only helps larger models; policy.local.threads says otherwise
+ACCEPTS = frozenset(
+    "temperature top_p top_k min_p max_tokens stop presence_penalty frequency_penalty seed extra".split()
+)
+DEFAULT_SAMPLING: Mapping[str, Json] = MappingProxyType({"max_tokens": MAX_TOKENS})
 
 
 class LocalPolicy(ChatPolicy):
     name = "local"
-    accepts = frozenset(
-        "temperature top_p top_k min_p max_tokens stop presence_penalty frequency_penalty seed extra".split()
-    )
-    default_sampling: Mapping[str, Json] = MappingProxyType({"max_tokens": MAX_TOKENS})
 
     def __init__(self, path: Path, config: LocalConfig, redactor: Redactor) -> None:
-        super().__init__(f"local:{path.stem}", (), redactor=redactor)
+        super().__init__(f"local:{path.stem}", (), redactor=redactor, dialect="llamacpp")
+        self.accepts = ACCEPTS
+        self.default_sampling = DEFAULT_SAMPLING
+        self.context_tokens = config.context_tokens
         self._path = path
         self._config = config
         self._sha256 = file_sha256(path)
@@ -51,50 +50,6 @@ class LocalPolicy(ChatPolicy):
         self._server = await asyncio.to_thread(_start, self._path, self.model, self._config)
         self._use([self._server.listening_address + "/v1"])
         await super().open()
-
-    def _body(self, request: Request) -> dict[str, Json]:
-        body = super()._body(request)
-        body.pop("return_token_ids", None)
-        if asks(request.capture, "logprobs"):
-            body["top_logprobs"] = 1  # llama.cpp sends no logprobs for 0; each comes with its token's id
-        return body
-
-    async def _prompt_ids(self, request: Request, endpoint: Endpoint) -> list[int] | None:
-        """The ids that the server makes of the messages: its own template, then its own tokenizer.
-
-        A prompt that does not fit is not sent.
-        """
-        body = self._body(request)
-        asked: dict[str, Json] = {key: body[key] for key in ("messages", "tools") if key in body}
-        prompt = (await endpoint.ask("/apply-template", asked))["prompt"]
-        ids = await endpoint.ask(
-            "/tokenize", {"content": prompt, "add_special": False, "parse_special": True}
-        )
-        found: list[int] = ids["tokens"]
-        if len(found) >= self._config.context_tokens:
-            raise ContextOverflow(
-                f"the prompt has {len(found)} tokens, the context {self._config.context_tokens} "
-                f"(policy.local.context_tokens)"
-            )
-        return found
-
-    def _tokens(
-        self, reply: Reply, choice: Choice, capture: Capture, prompt: list[int] | None
-    ) -> tuple[Tokens | None, Capture]:
-        """The ids stand beside the logprobs. Where they are not all there, the record does not say that they are."""
-        entries = choice.entries or []
-        ids = [entry.id for entry in entries if entry.id is not None]
-        usage = reply.usage
-        whole = usage is not None and (len(prompt or ()), len(ids)) == (
-            usage.prompt_tokens,
-            usage.completion_tokens,
-        )
-        return packed(
-            capture,
-            prompt=prompt if whole else None,
-            output=ids if whole else None,
-            logprobs=[entry.logprob for entry in entries],
-        )
 
     async def close(self) -> None:
         await super().close()

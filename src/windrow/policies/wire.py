@@ -62,6 +62,8 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     logprobs: Logprobs | None = None
     token_ids: list[TokenId] | None = None
+    response_token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
 
     @property
     def entries(self) -> list[Sampled] | None:
@@ -95,6 +97,15 @@ class Reply(msgspec.Struct, gc=False):
     prompt_token_ids: list[TokenId] | None = None
 
 
+class Told(msgspec.Struct, gc=False):
+    """What servers answer beside completions: each has some of it."""
+
+    tokens: list[TokenId] | None = None  # of /tokenize
+    content: str | None = None  # of llama.cpp's /detokenize
+    text: str | None = None  # of SGLang's
+    prompt: str | None = None  # of vLLM's, and of llama.cpp's /apply-template
+
+
 class _Model(msgspec.Struct):
     id: str
 
@@ -105,6 +116,7 @@ class _Models(msgspec.Struct):
 
 encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(Reply).decode
+decode_told = msgspec.json.Decoder(Told).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 # What decoding may raise for bytes that are no reply.

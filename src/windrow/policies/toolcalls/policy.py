@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from windrow.errors import UsageError
 from windrow.policies.base import Completion, Policy, Request
 from windrow.policies.toolcalls import FORMATS, chosen_format, needs_examples
 from windrow.policies.toolcalls.base import Format, ToolSchemas
 from windrow.policies.toolcalls.examples import examples
-from windrow.records import Json, Message
+from windrow.records import Capture, Json, Message
 
 VERSION = 1  # of what the formats say and read: a change of it is a change of behaviour
 
@@ -29,6 +30,7 @@ class TextToolPolicy(Policy):
         self.default_concurrency = policy.default_concurrency
         self.default_capture = policy.default_capture
         self.captures = policy.captures
+        self.reads_tool_calls = True
         self._policy = policy
         self._format = FORMATS[format_name]
         self._identity: dict[str, Json] = (
@@ -51,6 +53,14 @@ class TextToolPolicy(Policy):
     @notify.setter
     def notify(self, tell: Callable[[str], None]) -> None:
         self._policy.notify = tell
+
+    @property
+    def wanted_capture(self) -> Capture:
+        return self._policy.wanted_capture
+
+    @wanted_capture.setter
+    def wanted_capture(self, level: Capture) -> None:
+        self._policy.wanted_capture = level
 
     def hold(self, request: Request) -> Awaitable[None] | None:
         return self._policy.hold(request)
@@ -75,12 +85,24 @@ class TextToolPolicy(Policy):
 
 
 def with_tool_calls(policy: Policy, setting: str) -> Policy:
-    """`policy` with the tool calls that `policy.tool_calls` asks for; `auto` goes by the model's name."""
-    if setting == "native" or isinstance(policy, TextToolPolicy):
+    """`policy` with the tool calls that `policy.tool_calls` asks for; `auto` goes by the model's name.
+
+    Where the policy's server gives text alone, native calls are not to be had, and `auto` falls back to `hermes`.
+    """
+    if isinstance(policy, TextToolPolicy):
+        return policy
+    if setting == "native":
+        if not policy.reads_tool_calls:
+            raise UsageError(
+                f"--tool-calls native: the dialect of {policy.model!r} gives text alone, in which nobody finds "
+                f"the calls; choose another of {', '.join(FORMATS)}"
+            )
         return policy
     if setting != "auto":
         return TextToolPolicy(policy, setting)
     found = "native" if policy.name == "scripted" else chosen_format(policy.model)
+    if found == "native" and not policy.reads_tool_calls:
+        return TextToolPolicy(policy, "hermes")
     return policy if found == "native" else TextToolPolicy(policy, found, identified=False)
 
 

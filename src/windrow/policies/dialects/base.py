@@ -1,0 +1,69 @@
+"""What a dialect is: a request as one kind of server takes it, and the completion that its answer is.
+
+A dialect holds no state: one object serves all endpoints and all episodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from windrow.policies.base import ANY_SAMPLING, Completion, Request
+from windrow.records import Capture, Json
+
+if TYPE_CHECKING:
+    from windrow.policies.endpoint import Endpoint
+
+TEXT: frozenset[Capture] = frozenset({"none", "text"})
+LOGPROBS: frozenset[Capture] = TEXT | {"logprobs"}
+TOKENS: frozenset[Capture] = LOGPROBS | {"tokens"}
+
+
+class BadReply(ValueError):
+    """An answer that decodes and is no completion: what is wrong with it, for a person."""
+
+
+class Dialect:
+    name: ClassVar[str]
+    path: ClassVar[str]
+    at_root: ClassVar[bool] = False  # the path lies beside /v1, not below it
+    captures: ClassVar[frozenset[Capture]] = TEXT  # what a reply can reach
+    accepts: ClassVar[frozenset[str]] = ANY_SAMPLING
+    default_max_tokens: ClassVar[int | None] = None  # where the server takes no request without a number
+    key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    takes_ids: ClassVar[bool] = False  # prompts are sent as ids
+    reads_tool_calls: ClassVar[bool] = True  # finds native tool calls in the reply
+    answers: ClassVar[str] = "a chat completion"  # what is expected, in messages
+
+    def url(self, base_url: str) -> str:
+        return (base_url.removesuffix("/v1") if self.at_root else base_url) + self.path
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def body(self, request: Request, model: str) -> dict[str, Json]:
+        """What is sent."""
+        raise NotImplementedError
+
+    def read(self, answer: bytes, request: Request) -> Completion:
+        """The completion that `answer` is; BadReply, or what decoding raises, where it is none."""
+        raise NotImplementedError
+
+    async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
+        """One call, as many requests as that takes."""
+        answer = await endpoint.ask(self, self.body(request, model))
+        return endpoint.read(self, answer, lambda body: self.read(body, request))
+
+
+def with_options(body: dict[str, Json], request: Request, **names: str) -> dict[str, Json]:
+    """`body` with the request's sampling; `names` are what this server calls an option."""
+    for option, value in request.sampling.items():
+        if option == "extra":
+            body.update(value)
+        else:
+            body[names.get(option, option)] = value
+    return body
+
+
+def some_of(*options: str) -> frozenset[str]:
+    """The sampling options that a dialect takes; `extra` always goes into the body as it is."""
+    return frozenset(options) | {"extra"}

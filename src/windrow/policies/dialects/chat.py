@@ -1,0 +1,109 @@
+"""OpenAI's chat completions, and the servers that say more of the tokens in the same shape.
+
+| dialect  | ids of the prompt           | ids of the reply                                  |
+|----------|-----------------------------|---------------------------------------------------|
+| `openai` | –                           | –                                                 |
+| `vllm`   | `prompt_token_ids`          | `choices[].token_ids`                             |
+| `sglang` | `choices[].prompt_token_ids`| `choices[].response_token_ids`, earlier `token_ids` |
+
+All of them send logprobs as `choices[].logprobs.content[].logprob`; vLLM only where `top_logprobs` is sent too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from windrow.policies.base import Completion, Request
+from windrow.policies.capturing import asks, packed
+from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
+from windrow.policies.wire import Choice, Reply, decode_reply, wire_message
+from windrow.records import Capture, Json, Tokens
+
+MISSING_LOGPROB = -9999.0  # what vLLM sends in the place of one it does not have
+
+
+class OpenAIChat(Dialect):
+    name = "openai"
+    path = "/chat/completions"
+    captures = LOGPROBS
+    logprob_options: ClassVar[dict[str, Json]] = {"logprobs": True, "top_logprobs": 0}
+    token_options: ClassVar[dict[str, Json]] = {}
+
+    def body(self, request: Request, model: str) -> dict[str, Json]:
+        body: dict[str, Json] = {"model": model, "messages": [wire_message(m) for m in request.messages]}
+        with_options(body, request)
+        if asks(request.capture, "logprobs"):
+            body |= self.logprob_options
+        if asks(request.capture, "tokens"):
+            body |= self.token_options
+        if request.tools:
+            body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
+        return body
+
+    def read(self, answer: bytes, request: Request) -> Completion:
+        reply = decode_reply(answer)
+        if not reply.choices:
+            raise BadReply("it has no choices")
+        return self.completed(reply, *self.tokens(reply, reply.choices[0], request.capture))
+
+    def completed(self, reply: Reply, tokens: Tokens | None, reached: Capture) -> Completion:
+        choice = reply.choices[0]
+        message = choice.message
+        return Completion(
+            content=message.said,
+            tokens=tokens,
+            capture=reached,
+            tool_calls=message.calls if message.tool_calls else (),
+            reasoning=message.reasoning_content or message.reasoning,
+            finish=choice.finish_reason,
+            usage=reply.usage.counted if reply.usage is not None else None,
+            model=reply.model,
+        )
+
+    def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
+        """What the reply says of its tokens, and the level that this reaches."""
+        return packed(capture, prompt=None, output=None, logprobs=logprobs_of(choice))
+
+
+class VllmChat(OpenAIChat):
+    name = "vllm"
+    captures = TOKENS
+    token_options: ClassVar[dict[str, Json]] = {"return_token_ids": True}
+
+    def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
+        return packed(
+            capture,
+            prompt=reply.prompt_token_ids if counts_agree(reply, reply.prompt_token_ids) else None,
+            output=choice.token_ids,
+            logprobs=logprobs_of(choice),
+        )
+
+
+class SglangChat(OpenAIChat):
+    name = "sglang"
+    captures = TOKENS
+    token_options: ClassVar[dict[str, Json]] = {"return_token_ids": True, "return_prompt_token_ids": True}
+
+    def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
+        output = choice.response_token_ids
+        return packed(
+            capture,
+            prompt=choice.prompt_token_ids if counts_agree(reply, choice.prompt_token_ids) else None,
+            output=choice.token_ids if output is None else output,
+            logprobs=logprobs_of(choice),
+        )
+
+
+def counts_agree(reply: Reply, prompt: Sequence[int] | None) -> bool:
+    """Whether the prompt has as many ids as the server counted, if it counted them."""
+    return reply.usage is None or prompt is None or reply.usage.prompt_tokens == len(prompt)
+
+
+def logprobs_of(choice: Choice) -> Sequence[float] | None:
+    """A logprob for each sampled token the server speaks of; None where one of them is only a placeholder."""
+    entries = choice.entries
+    if entries is None:
+        return None
+    found = [entry.logprob for entry in entries]
+    return None if found and min(found) <= MISSING_LOGPROB else found

@@ -1,0 +1,122 @@
+"""SGLang's /generate: ids in, ids out. The server's own /tokenize puts the messages through the chat template.
+
+A logprob is a triple of itself, its id and its text; the ids have to be those of `output_ids`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windrow.errors import InfraError
+from windrow.policies.base import Request
+from windrow.policies.capturing import asks
+from windrow.policies.dialects.base import BadReply, some_of, with_options
+from windrow.policies.dialects.tokenwise import Rendering, Sampled, TokenDialect, template_messages
+from windrow.policies.wire import Count, Logprob, TokenId
+from windrow.records import Json
+
+if TYPE_CHECKING:
+    from windrow.policies.endpoint import Endpoint
+
+
+class _Finish(msgspec.Struct, gc=False):
+    type: str
+    message: str | None = None
+
+
+class _Meta(msgspec.Struct, gc=False):
+    prompt_tokens: Count
+    completion_tokens: Count
+    finish_reason: _Finish | None = None
+    cached_tokens: Count = 0
+    weight_version: str | None = None
+    output_token_logprobs: list[tuple[Logprob, TokenId, str | None]] | None = None
+
+
+class _Generated(msgspec.Struct, gc=False):
+    text: str
+    output_ids: list[TokenId]
+    meta_info: _Meta
+    prompt_token_ids: list[TokenId] | None = None
+
+
+_decode = msgspec.json.Decoder(_Generated).decode
+
+
+class SglangGenerate(TokenDialect):
+    name = "sglang-generate"
+    path = "/generate"
+    at_root = True
+    accepts = some_of(
+        *"temperature top_p top_k min_p max_tokens stop".split(),
+        *"presence_penalty frequency_penalty repetition_penalty".split(),
+    )
+
+    async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
+        return await rendered_by_tokenize(self, request, model, endpoint)
+
+    async def tokenize(self, text: str, model: str, endpoint: Endpoint, *, whole: bool) -> list[int]:
+        return await tokenized(text, model, endpoint)
+
+    async def detokenize(self, ids: Sequence[int], model: str, endpoint: Endpoint) -> str:
+        asked: dict[str, Json] = {"model": model, "tokens": list(ids), "skip_special_tokens": False}
+        told = await endpoint.tell("/detokenize", asked)
+        if told.text is None:
+            raise endpoint.bad_reply("/detokenize", "it has no 'text'")
+        return told.text
+
+    def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
+        options: dict[str, Json] = {}
+        with_options(options, request, max_tokens="max_new_tokens")
+        body: dict[str, Json] = {"input_ids": ids, "sampling_params": options, "stream": False}
+        if asks(request.capture, "logprobs"):
+            body |= {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 0}
+        return body
+
+    def sampled(self, answer: bytes) -> Sampled:
+        reply = _decode(answer)
+        meta = reply.meta_info
+        finish = meta.finish_reason
+        if finish is not None and finish.type == "abort":
+            raise InfraError(f"the server gave the call up: {finish.message or 'aborted'}", kind="aborted")
+        if meta.completion_tokens != len(reply.output_ids):
+            raise BadReply(
+                f"'output_ids' has {len(reply.output_ids)} ids, 'completion_tokens' is {meta.completion_tokens}"
+            )
+        triples = meta.output_token_logprobs
+        fits = triples is not None and [triple[1] for triple in triples] == reply.output_ids
+        return Sampled(
+            text=reply.text,
+            ids=reply.output_ids,
+            logprobs=[triple[0] for triple in triples] if fits and triples is not None else None,
+            finish=finish.type if finish is not None else None,
+            prompt_tokens=meta.prompt_tokens,
+            cached_tokens=meta.cached_tokens,
+            version=meta.weight_version,
+            prompt=reply.prompt_token_ids,
+        )
+
+
+async def rendered_by_tokenize(
+    dialect: TokenDialect, request: Request, model: str, endpoint: Endpoint
+) -> Rendering:
+    """Messages to ids by the server's /tokenize, and their text, with which earlier calls are compared."""
+    asked: dict[str, Json] = {"model": model, "messages": template_messages(request)}
+    asked["add_generation_prompt"] = True
+    if request.tools:
+        asked["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
+    told = await endpoint.tell("/tokenize", asked)
+    if told.tokens is None:
+        raise endpoint.bad_reply("/tokenize", "it has no 'tokens'")
+    return Rendering(await dialect.detokenize(told.tokens, model, endpoint), told.tokens)
+
+
+async def tokenized(text: str, model: str, endpoint: Endpoint) -> list[int]:
+    """Text that goes on from ids: nothing is put before it."""
+    told = await endpoint.tell("/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
+    if told.tokens is None:
+        raise endpoint.bad_reply("/tokenize", "it has no 'tokens'")
+    return told.tokens

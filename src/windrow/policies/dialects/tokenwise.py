@@ -1,0 +1,181 @@
+"""Token in, token out: the prompt is sent as ids, and goes on from the very ids that were sampled before.
+
+The next prompt of an episode is what its last call saw and said, id for id, and then the ids of what the messages add
+to it. Whether they only add is looked at in every call: the text of the ids so far has to be the beginning of the text
+that the chat template makes of all messages. Where it is not (a template that drops old reasoning, an edited history),
+the whole new text is tokenised, and the recorded prompt does not extend the earlier turn: a fork, which is reported.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from windrow.policies.base import Completion, Request, Route
+from windrow.policies.capturing import packed
+from windrow.policies.dialects.base import TOKENS, Dialect
+from windrow.policies.wire import wire_message
+from windrow.records import Json, Usage
+
+if TYPE_CHECKING:
+    from windrow.policies.endpoint import Endpoint
+
+MOST_BRANCHES = 16  # held for an episode; what goes on from an older one is tokenised as a whole
+END_OF_THOUGHT = "</think>"
+
+
+class Sampled(NamedTuple):
+    """A reply as the server tells it."""
+
+    text: str
+    ids: Sequence[int]  # with the token that ended it
+    logprobs: Sequence[float] | None  # one for each id, or they are not recorded as such
+    finish: str | None
+    prompt_tokens: int
+    cached_tokens: int = 0
+    model: str | None = None
+    version: str | None = None
+    prompt: Sequence[int] | None = None  # as the server has seen it, where it tells
+
+
+class Rendering(NamedTuple):
+    """What the chat template makes of the messages; `ids` where the server gives them with it."""
+
+    text: str
+    ids: list[int] | None
+
+
+class Branch:
+    """Calls that go on from each other: their text and ids, and where each of them ended."""
+
+    __slots__ = ("ends", "ids", "text")
+
+    def __init__(self, text: str, ids: Sequence[int]) -> None:
+        self.text = text
+        self.ids = array("i", ids)
+        self.ends = [(len(text), len(ids))]
+
+    def reaches(self, text: str) -> tuple[int, int]:
+        """How far `text` begins with a call of this branch: in characters and in ids."""
+        return next((end for end in reversed(self.ends) if text.startswith(self.text[: end[0]])), (0, 0))
+
+    def extend(self, text: str, ids: Sequence[int]) -> None:
+        """`text` and `ids` are the whole of what the branch has now."""
+        self.text = text
+        self.ids.extend(ids[len(self.ids) :])
+        self.ends.append((len(text), len(ids)))
+
+
+class TokenDialect(Dialect):
+    captures = TOKENS
+    takes_ids = True
+    reads_tool_calls = False
+    answers = "a completion"
+    logprob_kind: ClassVar[str | None] = None
+
+    async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
+        """All messages through the server's chat template, up to where the reply begins."""
+        raise NotImplementedError
+
+    async def tokenize(self, text: str, model: str, endpoint: Endpoint, *, whole: bool) -> list[int]:
+        """`whole` text begins as a prompt does; other text goes on from ids."""
+        raise NotImplementedError
+
+    async def detokenize(self, ids: Sequence[int], model: str, endpoint: Endpoint) -> str:
+        """The text of ids, special tokens included."""
+        raise NotImplementedError
+
+    def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
+        raise NotImplementedError
+
+    def sampled(self, answer: bytes) -> Sampled:
+        raise NotImplementedError
+
+    async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
+        rendering = await self.render(request, model, endpoint)
+        branches = branches_of(request.route)
+        branch, (chars, known) = longest(branches, rendering.text)
+        if branch is None:
+            ids = rendering.ids
+            if ids is None:
+                ids = await self.tokenize(rendering.text, model, endpoint, whole=True)
+        else:
+            added = await self.tokenize(rendering.text[chars:], model, endpoint, whole=False)
+            ids = [*branch.ids[:known], *added]
+        self.check_length(ids, endpoint)
+        answer = await endpoint.ask(self, self.body_of(ids, request, model))
+        reply = endpoint.read(self, answer, self.sampled)
+        said = await self.detokenize(reply.ids, model, endpoint) if reply.ids else ""
+        remember(branches, branch, rendering.text + said, [*ids, *reply.ids])
+        return self._completion(request, ids, reply)
+
+    def check_length(self, ids: list[int], endpoint: Endpoint) -> None:
+        """Raise ContextOverflow for a prompt that is known not to fit."""
+
+    def _completion(self, request: Request, ids: list[int], reply: Sampled) -> Completion:
+        seen = reply.prompt_tokens == len(ids) and reply.prompt in (None, ids)
+        tokens, capture = packed(
+            request.capture,
+            prompt=ids if seen else None,
+            output=reply.ids,
+            logprobs=reply.logprobs,
+            kind=self.logprob_kind,
+        )
+        thought, end, spoken = reply.text.rpartition(END_OF_THOUGHT)
+        return Completion(
+            content=spoken.lstrip("\n") if end else reply.text,
+            reasoning=thought.removeprefix("<think>").strip("\n") if end else None,
+            finish=reply.finish,
+            usage=Usage(
+                prompt_tokens=reply.prompt_tokens,
+                completion_tokens=len(reply.ids),
+                cached_tokens=reply.cached_tokens,
+            ),
+            tokens=tokens,
+            capture=capture,
+            model=reply.model,
+            version=reply.version,
+        )
+
+
+def branches_of(route: Route | None) -> list[Branch]:
+    """The branches of the episode that a call belongs to; of none, a call that goes on from nothing."""
+    if route is None:
+        return []
+    if route.branches is None:
+        route.branches = []
+    found: list[Branch] = route.branches
+    return found
+
+
+def longest(branches: list[Branch], text: str) -> tuple[Branch | None, tuple[int, int]]:
+    """The branch that holds most of the beginning of `text`, of equals the latest."""
+    best: Branch | None = None
+    most = (0, 0)
+    for branch in reversed(branches):
+        reached = branch.reaches(text)
+        if reached > most:
+            best, most = branch, reached
+    return best, most
+
+
+def remember(branches: list[Branch], branch: Branch | None, text: str, ids: list[int]) -> None:
+    """Keep where a call ended: further on its branch, or on a new one where others went on from there already."""
+    if (
+        branch is not None
+        and text.startswith(branch.text)
+        and branch.ids == array("i", ids[: len(branch.ids)])
+    ):
+        branch.extend(text, ids)
+    else:
+        branches.append(Branch(text, ids))
+        del branches[:-MOST_BRANCHES]
+
+
+def template_messages(request: Request) -> list[dict[str, Json]]:
+    """The messages as a chat template takes them: with their reasoning, which it may keep or drop."""
+    return [
+        {**wire_message(message), **({"reasoning_content": message.reasoning} if message.reasoning else {})}
+        for message in request.messages
+    ]

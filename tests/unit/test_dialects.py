@@ -1,0 +1,104 @@
+"""Dialects: what each server is sent, what its reply becomes, and that a reply that lacks something never says `tokens`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.replaying import exact_reply, laid_down, replaying, replies, request_of, shown
+from windrow.errors import PolicyError
+
+Change = Callable[[Any, Any], None]  # of what holds a field, and the field's name or position
+
+
+def removed(holder: Any, key: Any) -> None:
+    del holder[key]
+
+
+def nulled(holder: Any, key: Any) -> None:
+    holder[key] = None
+
+
+def renamed(holder: Any, key: Any) -> None:
+    if isinstance(holder, dict):
+        holder[f"{key}_v2"] = holder.pop(key)
+    else:
+        holder[key] = {"v2": holder[key]}
+
+
+def shortened(holder: Any, key: Any) -> None:
+    value = holder[key]
+    holder[key] = value[:-1] if isinstance(value, list) else value - 1 if isinstance(value, int) else None
+
+
+def emptied(holder: Any, key: Any) -> None:
+    holder[key] = [] if isinstance(holder[key], list) else {} if isinstance(holder[key], dict) else 0
+
+
+def of_another_kind(holder: Any, key: Any) -> None:
+    holder[key] = "none"
+
+
+CHANGES = (removed, nulled, renamed, shortened, emptied, of_another_kind)
+
+
+@pytest.mark.parametrize("name", replies())
+async def test_a_call_is_sent_and_read_as_laid_down(name: str) -> None:
+    case = laid_down(name)
+    async with replaying(case) as (policy, replay):
+        try:
+            completion = await policy.complete(request_of(case["ask"]))
+        finally:
+            assert replay.wrong == []
+    assert replay.told == len(case["exchanges"])
+    assert shown(completion) == case["completion"]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    ("name", "field"), [(name, field) for name in replies(exact=True) for field in laid_down(name)["exact"]]
+)
+async def test_a_reply_that_lacks_something_never_says_tokens(name: str, field: str, change: Change) -> None:
+    *path, last = [int(part) if part.isdigit() else part for part in field.split(".")]
+
+    def break_it(reply: dict[str, Any]) -> None:
+        holder: Any = reply
+        for part in path:
+            holder = holder[part]
+        change(holder, last)
+
+    case = laid_down(name)
+    unbroken = exact_reply(laid_down(name))
+    async with replaying(case, break_it) as (policy, _):
+        try:
+            completion = await policy.complete(request_of(case["ask"]))
+        except PolicyError as problem:
+            refused: PolicyError | None = problem
+        else:
+            refused = None
+            assert completion.capture in ("text", "logprobs")
+            assert not shown(completion).get("output")
+    assert refused is None or (refused.kind, refused.owner) == ("bad_reply", "policy")
+    assert exact_reply(case) == unbroken
+
+
+async def test_a_placeholder_is_no_logprob() -> None:
+    def missing(reply: dict[str, Any]) -> None:
+        reply["choices"][0]["logprobs"]["content"][1]["logprob"] = -9999.0
+
+    case = laid_down("vllm/tokens.json")
+    async with replaying(case, missing) as (policy, _):
+        completion = await policy.complete(request_of(case["ask"]))
+    assert (completion.capture, completion.tokens) == ("text", None)
+
+
+async def test_logprobs_of_other_ids_are_not_taken_for_those_of_the_reply() -> None:
+    def of_another(reply: dict[str, Any]) -> None:
+        reply["meta_info"]["output_token_logprobs"][1][1] = 18
+
+    case = laid_down("sglang-generate/tokens.json")
+    async with replaying(case, of_another) as (policy, _):
+        completion = await policy.complete(request_of(case["ask"]))
+    assert completion.capture == "text"
