@@ -26,6 +26,7 @@ from scenarios import (
     latency,
     memory,
     reading,
+    rows,
     single,
     startup,
     threads,
@@ -43,6 +44,7 @@ SCENARIOS: dict[str, Scenario] = {
     "startup": startup,
     "workers": workers,
     "capture": capture,
+    "rows": rows,
     "threads": threads,
 }
 WITH_PEERS = {"single", "tokens", "latency"}

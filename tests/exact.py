@@ -33,22 +33,31 @@ class ExactPolicy(Policy):
 
     captures = frozenset({"none", "text", "logprobs", "tokens"})
 
-    def __init__(self, answer: Callable[[Request], Any], template: Template = chatml) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Request], Any],
+        template: Template = chatml,
+        *,
+        sampled: Callable[[str], list[int]] = lambda text: [*ids_of(text), END],
+    ) -> None:
         self._answer = answer
         self._template = template
+        self._sampled = sampled
         self.prompts: list[list[int]] = []
         self.outputs: list[list[int]] = []
 
     async def complete(self, request: Request) -> Completion:
         said = self._answer(request)
         completion = said if isinstance(said, Completion) else Completion(content=said)
-        prompt, output = self._template(request.messages), [*ids_of(completion.content or ""), END]
+        prompt, output = self._template(request.messages), self._sampled(completion.content or "")
         self.prompts.append(prompt)
         self.outputs.append(output)
         tokens, capture = packed(request.capture, prompt=prompt, output=output, logprobs=[-0.5] * len(output))
         return Completion(
             content=completion.content,
             tool_calls=completion.tool_calls,
+            reasoning=completion.reasoning,
+            finish=completion.finish,
             usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(output)),
             tokens=tokens,
             capture=capture,

@@ -9,7 +9,7 @@ other field is always written. Readers ignore fields they do not know, so that f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -135,6 +135,14 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
 
 
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How one tool was used: calls that were run, those of them that failed, seconds in all."""
+
+    calls: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+
 class RecordedScore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One raw number that a scorer gave; `scorer` is its name, absent when the environment itself scored."""
 
@@ -250,6 +258,31 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     def done(self) -> bool:
         return is_done(self.status, self.reason)
 
+    @property
+    def truncated(self) -> bool:
+        return self.status == "truncated"
+
+    @property
+    def completion(self) -> tuple[Message, ...]:
+        """The messages from the policy's first one on, each once: its replies, and what they brought about."""
+        first = next((n for n, message in enumerate(self.messages) if message.origin == "policy"), None)
+        return () if first is None else self.messages[first:]
+
+    @property
+    def generation_seconds(self) -> tuple[float, ...]:
+        """What each turn's model call took."""
+        return tuple(turn.seconds for turn in self.turns)
+
+    @property
+    def tool_seconds(self) -> tuple[float, ...]:
+        """What the tools of each turn took, those that ran side by side counted once."""
+        return tuple(turn.tools_seconds for turn in self.turns)
+
+    @property
+    def tool_use(self) -> dict[str, ToolUse]:
+        """By tool: calls, failures, seconds."""
+        return _tool_use(self.turns)
+
 
 class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The final attempts of all samples of one task: what a group-relative trainer centres over."""
@@ -261,6 +294,19 @@ class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rewards(self) -> tuple[float | None, ...]:
         return tuple(rollout.reward for rollout in self.rollouts)
+
+    @property
+    def truncated(self) -> tuple[bool, ...]:
+        return tuple(rollout.truncated for rollout in self.rollouts)
+
+    @property
+    def completions(self) -> tuple[tuple[Message, ...], ...]:
+        return tuple(rollout.completion for rollout in self.rollouts)
+
+    @property
+    def tool_use(self) -> dict[str, ToolUse]:
+        """By tool, over all samples: calls, failures, seconds."""
+        return _tool_use(turn for rollout in self.rollouts for turn in rollout.turns)
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -288,6 +334,18 @@ class Grading(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorRecord | None = None
     usage: Usage | None = None
     graded_at: float = 0.0
+
+
+def _tool_use(turns: Iterable[Turn]) -> dict[str, ToolUse]:
+    found: dict[str, ToolUse] = {}
+    for call in (call for turn in turns for call in turn.tool_calls):
+        before = found.get(call.name, ToolUse())
+        found[call.name] = ToolUse(
+            calls=before.calls + 1,
+            failures=before.failures + call.failed,
+            seconds=before.seconds + call.seconds,
+        )
+    return found
 
 
 def is_done(status: str, reason: str | None) -> bool:

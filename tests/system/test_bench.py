@@ -60,6 +60,16 @@ def test_every_scenario_of_the_floor_and_windrow_writes_its_section_with_numbers
         assert all(math.isfinite(value) and value > 0 for cells in rows.values() for value in cells)
 
 
+def test_building_training_rows_writes_its_section_with_numbers(tmp_path: Path) -> None:
+    out = tmp_path / "results.md"
+    bench(out, "rows")
+    rows = table_of(sections(out)["Training rows"])
+    assert len(rows) == 4
+    assert all(math.isfinite(value) and value > 0 for cells in rows.values() for value in cells)
+    tokens, stored, *_ = rows["200 turns, 30k context"]
+    assert tokens == stored  # each once
+
+
 def test_a_scenario_that_is_run_again_replaces_its_own_section_alone(tmp_path: Path) -> None:
     out = tmp_path / "results.md"
     kept = "## By hand\n\nKept as it is.\n"

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 
-import windrow
 from tests.commands import Project
+from tests.exact import ExactPolicy
 from tests.pages import MODEL, PAGES, ROOT, Block, Desk, blocks
 from tests.serving import ModelServer
+from tests.worlds import played, world
 from windrow.policies.models import DEFAULT_MODEL, find_model, pull
-from windrow.records import Tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -89,23 +88,14 @@ def test_twenty_lines_of_python_read_what_windrow_reads(
     assert len({r["status"] for r in found}) > 1 or max(r["attempt"] for r in found) > 1
 
 
-class Sampler(windrow.Policy):
-    """Answers with tokens, as an endpoint does that gives their ids."""
-
-    async def complete(self, request: windrow.Request) -> windrow.Completion:
-        ids = numpy.array([7, 70_000, 2**31 - 1], "<i4").tobytes()
-        logprobs = numpy.array([-0.5, -1.25, 0.0], "<f4").tobytes()
-        tokens = Tokens(prefix=0, prompt_new=ids, output=ids, logprobs=logprobs, logprob_kind="sampled")
-        return windrow.Completion(content="42", tokens=tokens)
-
-
-async def test_two_lines_of_numpy_read_the_tokens_of_a_turn(tmp_path: Path) -> None:
-    rows = [{"prompt": "What is 6 times 7?", "answer": 42}]
-    run = tmp_path / "run"
-    async for _ in windrow.run_examples(rows, env="problem", policy=Sampler(), store=run):
-        pass
+async def test_a_few_lines_of_numpy_read_the_tokens_of_a_rollout(tmp_path: Path) -> None:
+    policy = ExactPolicy(lambda request: f"reply {request.turn}")
+    await played(world([], turns=3), tmp_path / "run", policy=policy, capture="tokens")
+    [rollout] = in_plain_python(tmp_path / "run")
     source = next(block.text for block in blocks(FORMAT) if "numpy" in block.text)
-    names: dict[str, Any] = {"turn": in_plain_python(run)[0]["turns"][0]}
+    names: dict[str, Any] = {}
     exec(compile(source, str(FORMAT), "exec"), names)
-    assert names["ids"].tolist() == [7, 70_000, 2**31 - 1]
-    assert names["logprobs"].tolist() == [-0.5, -1.25, 0.0]
+    expected = [prompt + output for prompt, output in zip(policy.prompts, policy.outputs, strict=True)]
+    assert [ids.tolist() for ids in names["contexts"](rollout)] == expected
+    logprobs = names["array"](rollout["turns"][1]["tokens"]["logprobs"], "<f4")
+    assert logprobs.tolist() == [-0.5] * len(policy.outputs[1])

@@ -193,7 +193,7 @@ def test_a_tolerant_merge_keeps_the_sampled_end_of_a_reply(
     output: list[int], prompt: list[int], merged: list[int]
 ) -> None:
     rollout = recorded([([1], output), (prompt, [8])])
-    assert len(training_sequences(rollout)) == 2
+    assert len(training_sequences(rollout, Merging(end_of_turn=SPLICED.end_of_turn))) == 2
     [sequence] = training_sequences(rollout, SPLICED)
     assert sequence.input_ids.tolist() == [*merged, 8]
     assert sequence.input_ids[sequence.loss_mask].tolist() == [*output, 8]
@@ -228,7 +228,7 @@ def test_a_tolerant_merge_trains_every_sampled_token_once_too(calls: Calls) -> N
             assert sequence.input_ids[span.start : span.stop].tolist() == calls[span.turn][1]
 
 
-class NeverRunsTheSecondCall(Agent):
+class NeverRunsTheSecondCalls(Agent):
     async def run(self, session: Session) -> None:
         first = await session.complete()
         assert first is not None
@@ -238,7 +238,9 @@ class NeverRunsTheSecondCall(Agent):
 
 
 def asking(request: Request) -> Completion:
-    return Completion(content="look", tool_calls=(Call(id=f"c{request.turn}", name="look", arguments="{}"),))
+    """One call in the first turn, two in the second."""
+    calls = (Call(id=f"{request.turn}-{n}", name="look", arguments="{}") for n in range(request.turn + 1))
+    return Completion(content="look", tool_calls=tuple(calls))
 
 
 def look() -> str:
@@ -249,7 +251,7 @@ def look() -> str:
 @pytest.mark.parametrize(
     ("options", "stop"),
     [
-        ({"max_turns": 2, "agent": NeverRunsTheSecondCall}, "max_turns"),
+        ({"max_turns": 2, "agent": NeverRunsTheSecondCalls}, "max_turns"),
         ({"max_tool_calls": 1}, "max_tool_calls"),
     ],
 )
@@ -261,7 +263,7 @@ async def test_truncation_with_an_unanswered_call_reaches_the_sequence(
     assert (rollout.status, rollout.stop) == ("truncated", stop)
     [sequence] = training_sequences(rollout)
     assert (sequence.facts.truncated, sequence.facts.stop) == (True, stop)
-    assert sequence.unanswered_tool_calls == 1 == rollout.metrics["unanswered_tool_calls"]
+    assert sequence.unanswered_tool_calls == 2 == rollout.metrics["unanswered_tool_calls"]
     assert [span.turn for span in sequence.spans] == [0, 1]
 
 

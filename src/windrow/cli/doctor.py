@@ -20,6 +20,8 @@ EXTRAS = {
     "parquet": ("pyarrow",),
     "hf": ("datasets",),
     "math": ("math-verify",),
+    "mcp": ("mcp",),
+    "tokens": ("numpy",),
 }
 MARKS = {True: "ok", None: "--", False: "!!"}
 

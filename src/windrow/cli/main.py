@@ -22,6 +22,8 @@ COMMANDS = {
     "replay": "play a rollout again with its recorded replies",
     "stats": "numbers of a run, with their denominators",
     "export": "write a run as a file for a trainer",
+    "tokens": "training sequences, and where they fork",
+    "verify": "check a run's tokens and lines",
     "ls": "list runs",
     "tasks": "check a task file",
     "config": "show the resolved configuration",
