@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.exact import ExactPolicy, make_turn, numbers, tokens
 from tests.worlds import played, world
+from windrow import Completion, Request
 from windrow.agents import Agent, Session
 from windrow.contexts import BrokenContext, context_ids, prompt_ids
 from windrow.engine.continuing import MOST_BRANCHES, Continuing
@@ -72,6 +74,45 @@ async def test_what_is_captured_below_tokens_is_stored_as_it_came(tmp_path: Path
     policy = ExactPolicy(lambda request: "yes")
     rollout = await played(world([], turns=2), tmp_path / "run", policy=policy, capture="logprobs")
     assert [turn.tokens.prefix for turn in rollout.turns if turn.tokens] == [0, 0]
+
+
+class Claiming(ExactPolicy):
+    """Says that it gives tokens, whatever it brings."""
+
+    def __init__(self, brought: Tokens | None) -> None:
+        super().__init__(lambda request: "yes")
+        self._brought = brought
+
+    async def complete(self, request: Request) -> Completion:
+        return Completion(content="yes", tokens=self._brought, capture="tokens")
+
+
+@pytest.mark.parametrize(
+    ("brought", "reached"),
+    [
+        (None, "text"),
+        (msgspec.structs.replace(tokens([1], [2]), logprobs=None), "text"),
+        (tokens([1], [2], logprobs=[-1.0, -1.0]), "logprobs"),
+        (tokens([1], [], logprobs=[]), "logprobs"),
+        (tokens([], [2]), "logprobs"),
+        (msgspec.structs.replace(tokens([1], [2]), prompt_new=b"odd"), "logprobs"),
+        (tokens([1], [2]), "tokens"),
+    ],
+)
+async def test_a_policy_that_says_more_than_it_brings_is_stamped_by_what_it_brings(
+    tmp_path: Path, brought: Tokens | None, reached: str
+) -> None:
+    rollout = await played(world([]), tmp_path / "run", policy=Claiming(brought), capture="tokens")
+    assert (rollout.status, rollout.capture) == ("completed", reached)
+    assert rollout.turns[0].tokens == brought
+
+
+async def test_tokens_that_continue_nothing_are_the_policys_fault(tmp_path: Path) -> None:
+    policy = Claiming(tokens([1], [2], prefix=3, continues=7))
+    rollout = await played(world([]), tmp_path / "run", policy=policy, capture="tokens")
+    assert rollout.error is not None
+    assert (rollout.status, rollout.error.owner, rollout.error.kind) == ("failed", "policy", "bad_completion")
+    assert "continues 7, which is no earlier turn" in rollout.error.message
 
 
 # Ids that begin with the same byte: what is shared is whole ids, not bytes.

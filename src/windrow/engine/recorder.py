@@ -12,14 +12,15 @@ from typing import Any, get_args
 
 import msgspec
 
-from windrow.contexts import whole_prompt
+from windrow.contexts import BrokenContext, whole_prompt
 from windrow.engine.continuing import Continuing
 from windrow.engine.freeze import Freezer, copied, copied_messages, copied_task, number
 from windrow.engine.window import Ranges
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, Step
+from windrow.errors import PolicyError
 from windrow.policies import Completion
-from windrow.policies.capturing import lower
+from windrow.policies.capturing import held, lower
 from windrow.records import (
     Capture,
     ErrorRecord,
@@ -144,7 +145,7 @@ class Recorder:
                 reasoning=completion.reasoning,
             )
             reply = freeze.message(said, "policy", turn=turn)
-            self._reached = lower(self._reached, completion.capture)
+            self._reached = lower(self._reached, held(completion.capture, completion.tokens))
             self.messages.append(reply)
         self._turns.append(
             Turn(
@@ -183,9 +184,16 @@ class Recorder:
     def _stored(self, completion: Completion) -> Tokens | None:
         """The reply's tokens without those of the prompt that an earlier turn holds."""
         tokens = completion.tokens
-        if tokens is None or completion.capture != "tokens":
+        if tokens is None or held(completion.capture, tokens) != "tokens":
             return tokens
-        return self._continuing.stored(whole_prompt(tokens, self._turns), tokens, len(self._turns))
+        try:
+            prompt = whole_prompt(tokens, self._turns)
+        except BrokenContext as problem:
+            raise PolicyError(
+                f"policy {self.policy.model!r} returned tokens that do not fit: {problem}",
+                kind="bad_completion",
+            ) from None
+        return self._continuing.stored(prompt, tokens, len(self._turns))
 
     def reply_of(self, turn: int) -> Message | None:
         """What this turn said, if there is such a turn and it said something."""

@@ -29,6 +29,16 @@ def lower(a: Capture, b: Capture) -> Capture:
     return min(a, b, key=LEVELS.index)
 
 
+def held(level: Capture, tokens: Tokens | None) -> Capture:
+    """What a reply reaches that says `level` and brings these tokens: a policy of a user's may say more than it has."""
+    if tokens is None or tokens.logprobs is None:
+        return lower(level, "text")
+    prompted = tokens.prefix > 0 or bool(tokens.prompt_new)
+    whole = prompted and bool(tokens.output) and len(tokens.output) == len(tokens.logprobs)
+    aligned = not (len(tokens.prompt_new) % 4 or len(tokens.output) % 4)
+    return level if whole and aligned else lower(level, "logprobs")
+
+
 def packed(
     level: Capture,
     *,
