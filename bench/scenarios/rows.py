@@ -12,7 +12,8 @@ from scenarios import Options
 TITLE = "Training rows"
 ABOUT = """
 Recorded turns to `input_ids`, `loss_mask` and `logprobs`, on one core, in millions of tokens of rows a second of CPU. The
-floor copies three arrays of that size. Ids stored are those of one rollout's line: each once, unless every turn forks.
+floor copies three arrays of that size. Ids stored are those of one rollout's line: each once; a fork adds those in which it
+differs.
 """
 MILLION = 1_000_000
 AIM = 5.0
