@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import windrow
-from tests.exact import make_turn
+from tests.exact import make_turn, tokens
 from tests.stores import make_rollout
-from windrow.records import Message, RecordedScore, Rollout
+from windrow.engine.continuing import Continuing
+from windrow.records import Message, RecordedScore, Rollout, Turn
 
 
 def said(name: str, *, reward: float | None = None, reply: str | None = None, **changes: Any) -> Rollout:
@@ -35,3 +37,17 @@ def exported(run: Path, to: str, **options: Any) -> list[dict[str, Any]]:
     out = run.parent / f"export-{number}.jsonl"
     windrow.export(run, to=to, out=out, **options)
     return [json.loads(line) for line in out.read_bytes().splitlines()]
+
+
+def sampled(
+    name: str, calls: Sequence[tuple[Sequence[int], Sequence[int]]] = (((1, 2), (3, 4)),), **changes: Any
+) -> Rollout:
+    """A rollout of these prompts and outputs, exact, each token with a logprob of its own."""
+    continuing = Continuing()
+    turns: list[Turn] = []
+    for number, (prompt, output) in enumerate(calls):
+        logprobs = [-(number + 1) - place / 8 for place in range(len(output))]
+        whole = tokens(prompt, output, logprobs=logprobs)
+        kept = continuing.stored(whole.prompt_new, whole, number)
+        turns.append(make_turn(kept, reads=((0, 1),), writes=1))
+    return said(name, **{"turns": tuple(turns), "capture": "tokens", **changes})

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+import windrow
 from tests.commands import Project
+from tests.exporting import sampled
 from tests.serving import chat_reply
+from tests.stores import write_run
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +37,11 @@ import json, sys, datasets
 datasets.disable_progress_bars()
 found = datasets.load_dataset(sys.argv[1], data_files=sys.argv[2], split="train")
 print(json.dumps([found[number] for number in range(len(found))]))
+"""
+PEAK = """
+import resource, sys, windrow
+windrow.export(sys.argv[1], to=sys.argv[2], out=sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 TOOLS = '''
 def multiply(a: int, b: int) -> int:
@@ -96,6 +104,40 @@ def test_the_real_datasets_reads_both_forms_of_chat_rows_as_they_were_written(
         for row, line in zip(loaded(path), written, strict=True):
             assert row["messages"] == line["messages"]
             assert row["tools"] == line["tools"] or form == "openai"
+
+
+def test_the_real_datasets_reads_token_rows_and_parquet_as_lists(tmp_path: Path) -> None:
+    forked = sampled("t", [([1], [2, 3]), ([1, 2, 3, 4], [5]), ([1, 9], [6])], reward=1.0)
+    lines = [forked, sampled("t", sample=1, reward=0.0), sampled("u", index=1, reward=1.0)]
+    run = write_run(tmp_path / "run", lines)
+    windrow.export(run, to="trl", out=tmp_path / "rows.jsonl", advantages="grpo")
+    written = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_bytes().splitlines()]
+    assert len(written) == 4
+    assert loaded(tmp_path / "rows.jsonl") == written
+    windrow.export(run, to="parquet", out=tmp_path / "rows.parquet")
+    found = loaded(tmp_path / "rows.parquet", "parquet")
+    assert [row["input_ids"] for row in found] == [
+        [[1, 2, 3, 4, 5], [1, 9, 6]],
+        [[1, 2, 3, 4]],
+        [[1, 2, 3, 4]],
+    ]
+    assert [row["reward"] for row in found] == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("to", ["trl", "parquet"])
+def test_memory_does_not_grow_with_the_tokens_of_a_run(tmp_path: Path, to: str) -> None:
+    """Peaks of processes, because pyarrow's memory is not Python's: eight times the run, about the same peak."""
+    length = 60_000
+    peaks, sizes = [], []
+    for name, count in (("small", 40), ("large", 320)):
+        lines = (sampled(f"t{n}", [(range(length), range(9))], index=n) for n in range(count))
+        run = write_run(tmp_path / name, lines)
+        command = [sys.executable, "-c", PEAK, str(run), to, str(tmp_path / f"{name}.out")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stdout))
+        sizes.append((run / "rollouts.jsonl").stat().st_size)
+    assert peaks[1] - peaks[0] < (sizes[1] - sizes[0]) / 3
 
 
 def test_a_kill_in_the_middle_leaves_no_file_under_the_final_name(project: Callable[..., Project]) -> None:

@@ -16,7 +16,10 @@ PROGRESS_S = 5.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run directory")
     parser.add_argument(
-        "--to", required=True, metavar="FORMAT", help="sft, or a class of your own as module:name"
+        "--to",
+        required=True,
+        metavar="FORMAT",
+        help="sft, trl, parquet, or a class of your own as module:name",
     )
     parser.add_argument("-o", "--out", required=True, metavar="PATH", help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -29,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--failed", action="store_true", help="failed and cancelled ones, too")
     settings = parser.add_argument_group("settings of a format")
     settings.add_argument("--form", choices=("hf", "openai"), help="of sft: whose chat rows (hf)")
+    settings.add_argument(
+        "--advantages", choices=("none", "grpo", "centered"), help="of trl: over each group (none)"
+    )
     settings.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of your own; VALUE is YAML"
     )
@@ -62,7 +68,7 @@ def text(report: Report) -> str:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    named = {"form": arguments.form}
+    named = {"form": arguments.form, "advantages": arguments.advantages}
     found = {name: value for name, value in named.items() if value is not None}
     if arguments.set:
         from windrow.config.yamltext import NotYaml, yaml_value  # only when needed: it imports yaml

@@ -19,7 +19,11 @@ from windrow.naming import resolve
 from windrow.store.read import load
 
 # By name, so that no format pays for what another needs.
-BUILT_IN = {"sft": "windrow.exports.sft:Sft"}
+BUILT_IN = {
+    "sft": "windrow.exports.sft:Sft",
+    "trl": "windrow.exports.trl:Trl",
+    "parquet": "windrow.exports.parquet:Parquet",
+}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

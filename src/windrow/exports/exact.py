@@ -1,0 +1,20 @@
+"""The training sequences of a rollout, once its tokens are known to be fit to be trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from windrow.exports.base import Invalid
+from windrow.records import Rollout
+from windrow.tokens.sequences import TrainingSequence, training_sequences
+from windrow.tokens.verify import CHECKS, problems
+
+
+def verified_sequences(rollout: Rollout, notes: Counter[str]) -> list[TrainingSequence]:
+    """Of a rollout whose capture is `tokens`. Raises Invalid where they are not fit; warnings go to `notes`."""
+    found = {problem.check for problem in problems(rollout)}
+    for check, (level, what) in CHECKS.items():
+        if check in found and level == "fatal":
+            raise Invalid(what)
+    notes.update(what for check, (_, what) in CHECKS.items() if check in found)
+    return training_sequences(rollout)

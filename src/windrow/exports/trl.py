@@ -1,0 +1,75 @@
+"""`trl`: rows of token ids, masks and logprobs for TRL's trainers, one JSON object a line, plain lists.
+
+A row is a training sequence: one a rollout, or several where its prompts did not grow from each other (`segment`). Every
+sampled token is trained in exactly one row.
+"""
+
+from __future__ import annotations
+
+from windrow.errors import UsageError
+from windrow.exports.advantages import ADVANTAGES
+from windrow.exports.base import Example, Exporter, Unfit
+from windrow.exports.exact import verified_sequences
+from windrow.exports.selection import NOT_GRADED
+from windrow.records import Json, Rollout
+from windrow.tokens.sequences import TrainingSequence
+
+ALL_THE_SAME = "rollouts with advantage 0, because the rewards of their group are all the same"
+
+
+class Trl(Exporter):
+    """`advantages`: none, grpo or centered, over the graded rollouts of a group."""
+
+    def __init__(self, *, advantages: str = "none") -> None:
+        super().__init__()
+        if advantages not in ("none", *ADVANTAGES):
+            raise UsageError(f"advantages {advantages!r}: expected one of none, {', '.join(ADVANTAGES)}")
+        self._advantage = ADVANTAGES.get(advantages)
+        self.needs_groups = self._advantage is not None
+
+    def rows(self, example: Example) -> list[dict[str, Json]]:
+        rollout = example.rollout
+        if rollout.capture != "tokens":
+            raise Unfit(f"captured as {rollout.capture}, not as tokens")
+        sequences = verified_sequences(rollout, self.notes)
+        if not sequences:
+            raise Unfit("with no sampled token")
+        extra = self._extra(example)
+        return [_row(rollout, sequence) | extra for sequence in sequences]
+
+    def _extra(self, example: Example) -> dict[str, Json]:
+        """One advantage for all rows of a rollout."""
+        if self._advantage is None:
+            return {}
+        if example.rollout.reward is None:
+            raise Unfit(NOT_GRADED)
+        if min(example.rewards) == max(example.rewards):
+            self.notes[ALL_THE_SAME] += 1
+        return {"advantage": self._advantage(example.rollout.reward, example.rewards)}
+
+
+def _row(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:
+    start = sequence.prompt_length
+    return {
+        "prompt_ids": sequence.prompt_ids.tolist(),
+        "completion_ids": sequence.completion_ids.tolist(),
+        "completion_mask": sequence.completion_mask.astype("i1").tolist(),
+        "logprobs": sequence.completion_logprobs.tolist(),
+        "reward": rollout.reward,
+        "rollout_id": rollout.id,
+        "segment": sequence.segment,
+        "segments": sequence.facts.segments,
+        "group": rollout.group,
+        "sample": rollout.sample,
+        "task": rollout.task.key,
+        "model": rollout.policy.model,
+        "status": rollout.status,
+        "stop": rollout.stop,
+        "truncated": sequence.facts.truncated,
+        "unanswered_tool_calls": sequence.unanswered_tool_calls,
+        "logprob_kind": sequence.logprob_kind,
+        "versions": [
+            {"start": first - start, "stop": stop - start, "version": version}
+            for first, stop, version in sequence.versions
+        ],
+    }
