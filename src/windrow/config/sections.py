@@ -44,7 +44,9 @@ class Sampling(_Section, frozen=True, omit_defaults=True):
     extra: dict[str, Json] | None = None
 
 
-DialectName = Literal["auto", "openai", "vllm", "sglang", "sglang-generate", "llamacpp"]
+DialectName = Literal[
+    "auto", "openai", "vllm", "sglang", "sglang-generate", "llamacpp", "llamacpp-completion"
+]
 
 
 class LocalConfig(_Section, frozen=True):

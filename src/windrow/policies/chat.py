@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from windrow.config import PolicyConfig, expand
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies.base import Completion, Policy, Request
-from windrow.policies.dialects import AUTO, DIALECTS
+from windrow.policies.dialects import AUTO, DIALECTS, Dialect
 from windrow.policies.endpoint import Endpoint
 from windrow.policies.http import aiohttp
 from windrow.policies.pool import Pool
@@ -32,10 +32,12 @@ class ChatPolicy(Policy):
         probe_timeout_s: float = 20.0,
         max_outage_s: float = 600.0,
         rates: Rates | None = None,
-        dialect: str = AUTO,
+        dialect: str | Dialect = AUTO,
     ) -> None:
         self.model = model
-        self.dialect = DIALECTS["vllm" if dialect == AUTO else dialect]
+        if isinstance(dialect, str):
+            dialect = DIALECTS["vllm" if dialect == AUTO else dialect]
+        self.dialect = dialect
         self.accepts = self.dialect.accepts
         self.captures = self.dialect.captures
         self.reads_tool_calls = self.dialect.reads_tool_calls

@@ -6,6 +6,7 @@ status and an undecodable reply are the policy's.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -199,9 +200,8 @@ class Endpoint:
         if model in models:
             return
         if self.dialect.takes_ids:
-            raise EndpointError(
-                f"model {model!r} is not among those that {self.base_url} lists: {', '.join(models[:10]) or 'none'}"
-            )
+            await self._try(model, timeout_s)
+            return
         ask = self.dialect.body(PING, model)
         status, body = await self._probe("POST", self.url, encode(ask), timeout_s)
         if status == 200:
@@ -215,6 +215,18 @@ class Endpoint:
                 f"model {model!r} is not known at {self.base_url}.{known} "
                 f"It answered {status}: {self._shown(body)}"
             )
+
+    async def _try(self, model: str, timeout_s: float) -> None:
+        """One token, with all the requests that this takes."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.complete(PING, model)
+        except TimeoutError:
+            raise Unreachable(f"{self.url} did not answer within {timeout_s:g} s") from None
+        except (InfraError, PolicyError) as problem:
+            raise EndpointError(
+                f"model {model!r} at {self.base_url} cannot be asked as {self.dialect.name!r}: {problem}"
+            ) from None
 
     async def alive(self, timeout_s: float) -> bool:
         """Whether anyone answers there, and not with a server's error."""

@@ -16,6 +16,7 @@ from typing import Any
 from windrow.config import LocalConfig
 from windrow.errors import EndpointError, UsageError
 from windrow.policies.chat import ChatPolicy
+from windrow.policies.dialects.llamacpp import LlamacppEmbedded
 from windrow.policies.models import DEFAULT_MODEL, file_sha256, find_model
 from windrow.records import Json
 from windrow.secrets import Redactor
@@ -32,7 +33,7 @@ class LocalPolicy(ChatPolicy):
     name = "local"
 
     def __init__(self, path: Path, config: LocalConfig, redactor: Redactor) -> None:
-        super().__init__(f"local:{path.stem}", (), redactor=redactor, dialect="llamacpp")
+        super().__init__(f"local:{path.stem}", (), redactor=redactor, dialect=LlamacppEmbedded())
         self.accepts = ACCEPTS
         self.default_sampling = DEFAULT_SAMPLING
         self.context_tokens = config.context_tokens

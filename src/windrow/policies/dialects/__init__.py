@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windrow.policies.dialects.base import BadReply, Dialect
 from windrow.policies.dialects.chat import OpenAIChat, SglangChat, VllmChat
-from windrow.policies.dialects.llamacpp import LlamacppChat
+from windrow.policies.dialects.llamacpp import LlamacppChat, LlamacppCompletion
 from windrow.policies.dialects.sglang import SglangGenerate
 
 __all__ = ["AUTO", "DIALECTS", "BadReply", "Dialect"]
@@ -18,5 +18,6 @@ DIALECTS: dict[str, Dialect] = {
         SglangChat(),
         SglangGenerate(),
         LlamacppChat(),
+        LlamacppCompletion(),
     )
 }

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from windrow.errors import ContextOverflow
 from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
-from windrow.policies.dialects.base import TOKENS, BadReply
+from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
 from windrow.policies.dialects.chat import OpenAIChat
-from windrow.policies.wire import decode_reply, wire_message
+from windrow.policies.dialects.tokenwise import Rendering, Sampled, TokenDialect, template_messages
+from windrow.policies.wire import Count, Logprob, TokenId, decode_reply, wire_message
 from windrow.records import Json
 
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
+
+FEW, ALL = 256, 1 << 20  # of the likeliest tokens that a missing logprob is looked for among
 
 
 class LlamacppChat(OpenAIChat):
@@ -58,6 +63,160 @@ class LlamacppChat(OpenAIChat):
             kind="raw",
         )
         return self.completed(reply, tokens, reached)
+
+
+class _Probability(msgspec.Struct, gc=False):
+    id: TokenId
+    logprob: Logprob
+
+
+class _Timings(msgspec.Struct, gc=False):
+    cache_n: Count = 0
+
+
+class _Completed(msgspec.Struct, gc=False):
+    content: str
+    tokens: list[TokenId]
+    tokens_predicted: Count
+    tokens_evaluated: Count
+    stop_type: str | None = None
+    truncated: bool = False
+    completion_probabilities: list[_Probability] | None = None
+    timings: _Timings | None = None
+    model: str | None = None
+
+
+class _Scored(msgspec.Struct, gc=False):
+    top_logprobs: list[_Probability]
+
+
+class _AllScored(msgspec.Struct, gc=False):
+    completion_probabilities: list[_Scored]
+
+
+_decode_scored = msgspec.json.Decoder(_AllScored).decode
+_decode = msgspec.json.Decoder(_Completed).decode
+_FINISHES = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+class LlamacppCompletion(TokenDialect):
+    name = "llamacpp-completion"
+    path = "/completion"
+    at_root = True
+    accepts = some_of(
+        *"temperature top_p top_k min_p max_tokens stop seed".split(),
+        *"presence_penalty frequency_penalty repetition_penalty".split(),
+    )
+    logprob_kind = "raw"
+
+    async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
+        return Rendering(await applied({"messages": template_messages(request)}, endpoint), None)
+
+    async def tokenize(self, text: str, model: str, endpoint: Endpoint, *, whole: bool) -> list[int]:
+        return await tokenized(text, endpoint, whole=whole)
+
+    async def detokenize(self, ids: Sequence[int], model: str, endpoint: Endpoint) -> str:
+        told = await endpoint.tell("/detokenize", {"tokens": list(ids)})
+        if told.content is None:
+            raise endpoint.bad_reply("/detokenize", "it has no 'content'")
+        return told.content
+
+    def check_length(self, ids: list[int], endpoint: Endpoint) -> None:
+        check_fits(ids, endpoint)
+
+    def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
+        body: dict[str, Json] = {"prompt": ids, "return_tokens": True, "stream": False}
+        with_options(body, request, max_tokens="n_predict", repetition_penalty="repeat_penalty")
+        if asks(request.capture, "logprobs"):
+            body["n_probs"] = 1
+        return body
+
+    def sampled(self, answer: bytes) -> Sampled:
+        reply = _decode(answer)
+        if reply.tokens_predicted != len(reply.tokens):
+            raise BadReply(
+                f"'tokens' has {len(reply.tokens)} ids, 'tokens_predicted' is {reply.tokens_predicted}"
+            )
+        found = reply.completion_probabilities
+        return Sampled(
+            text=reply.content,
+            ids=reply.tokens,
+            logprobs=aligned(reply.tokens, found) if found is not None else None,
+            finish=_FINISHES.get(reply.stop_type or ""),
+            prompt_tokens=reply.tokens_evaluated,
+            prompt=() if reply.truncated else None,  # its beginning was dropped
+            cached_tokens=reply.timings.cache_n if reply.timings else 0,
+            model=reply.model,
+        )
+
+    async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sequence[float] | None:
+        """What was left out is asked for by the prefix that it follows."""
+        found: list[float] = []
+        for position, logprob in enumerate(reply.logprobs or ()):
+            if logprob is None:
+                logprob = await self.score([*ids, *reply.ids[:position]], reply.ids[position], endpoint)
+            if logprob is None:
+                return None
+            found.append(logprob)
+        return found
+
+    async def score(self, prefix: list[int], token: int, endpoint: Endpoint) -> float | None:
+        """The logprob of a token after a prefix; None where the server does not tell."""
+        for n_probs in (FEW, ALL):
+            # A letter is made to be sampled, as a part of a character would leave its logprobs out again; those of the
+            # model are told before any bias.
+            body: dict[str, Json] = {"prompt": prefix, "n_predict": 1, "n_probs": n_probs, "stream": False}
+            body["logit_bias"] = [["a", 1000.0]]
+            answer = await endpoint.ask(self, body)
+            scored = endpoint.read(self, answer, _decode_scored).completion_probabilities
+            for one in scored[0].top_logprobs if scored else ():
+                if one.id == token:
+                    return one.logprob
+        return None
+
+
+class LlamacppEmbedded(LlamacppChat):
+    """The server in this process: ids are sent where they are to be kept, and a chat where it reads tool calls."""
+
+    _exactly = LlamacppCompletion()
+
+    async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
+        if asks(request.capture, "tokens") and not request.tools:
+            return await self._exactly.complete(request, model, endpoint)
+        return await super().complete(request, model, endpoint)
+
+
+def aligned(ids: Sequence[int], found: Sequence[_Probability]) -> list[float | None] | None:
+    """The logprobs by the place of their ids; None at the places for which the server sent none.
+
+    What is left out can be told by the ids alone, except where the same id stands on both sides of a gap: a place
+    counts only if looking from the left and from the right finds the same logprob for it. None where the ids do not
+    follow each other as in the reply.
+    """
+    left = _places(ids, [one.id for one in found])
+    right = _places(ids[::-1], [one.id for one in reversed(found)])
+    if left is None or right is None:
+        return None
+    mirrored = [len(ids) - 1 - place for place in reversed(right)]
+    logprobs: list[float | None] = [None] * len(ids)
+    for one, first, last in zip(found, left, mirrored, strict=True):
+        if first == last:
+            logprobs[first] = one.logprob
+    return logprobs
+
+
+def _places(ids: Sequence[int], found: Sequence[int]) -> list[int] | None:
+    """The first places at which `found` stands in `ids`, in order."""
+    places: list[int] = []
+    place = 0
+    for one in found:
+        while place < len(ids) and ids[place] != one:
+            place += 1
+        if place == len(ids):
+            return None
+        places.append(place)
+        place += 1
+    return places
 
 
 async def applied(body: dict[str, Json], endpoint: Endpoint) -> str:

@@ -30,13 +30,13 @@ class Sampled(NamedTuple):
 
     text: str
     ids: Sequence[int]  # with the token that ended it
-    logprobs: Sequence[float] | None  # one for each id, or they are not recorded as such
+    logprobs: Sequence[float | None] | None  # one for each id; None where the server left one out
     finish: str | None
     prompt_tokens: int
     cached_tokens: int = 0
     model: str | None = None
     version: str | None = None
-    prompt: Sequence[int] | None = None  # as the server has seen it, where it tells
+    prompt: Sequence[int] | None = None  # as the server has seen it, where that is known
 
 
 class Rendering(NamedTuple):
@@ -106,9 +106,15 @@ class TokenDialect(Dialect):
         self.check_length(ids, endpoint)
         answer = await endpoint.ask(self, self.body_of(ids, request, model))
         reply = endpoint.read(self, answer, self.sampled)
+        if reply.logprobs is not None and None in reply.logprobs:
+            reply = reply._replace(logprobs=await self.fill(ids, reply, endpoint))
         said = await self.detokenize(reply.ids, model, endpoint) if reply.ids else ""
         remember(branches, branch, rendering.text + said, [*ids, *reply.ids])
         return self._completion(request, ids, reply)
+
+    async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sequence[float] | None:
+        """The logprobs of a reply in which some are left out; None where they are not to be had."""
+        return None
 
     def check_length(self, ids: list[int], endpoint: Endpoint) -> None:
         """Raise ContextOverflow for a prompt that is known not to fit."""
@@ -119,7 +125,7 @@ class TokenDialect(Dialect):
             request.capture,
             prompt=ids if seen else None,
             output=reply.ids,
-            logprobs=reply.logprobs,
+            logprobs=known_logprobs(reply.logprobs),
             kind=self.logprob_kind,
         )
         thought, end, spoken = reply.text.rpartition(END_OF_THOUGHT)
@@ -137,6 +143,14 @@ class TokenDialect(Dialect):
             model=reply.model,
             version=reply.version,
         )
+
+
+def known_logprobs(logprobs: Sequence[float | None] | None) -> Sequence[float] | None:
+    """All of them or none."""
+    if logprobs is None:
+        return None
+    known = [logprob for logprob in logprobs if logprob is not None]
+    return known if len(known) == len(logprobs) else None
 
 
 def branches_of(route: Route | None) -> list[Branch]:

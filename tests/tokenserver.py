@@ -1,0 +1,106 @@
+"""A llama.cpp that knows its tokens by heart: an id a character, and one more for `ab`, so that text has two spellings.
+
+It says what it is told to, as ids, and keeps the prompts that it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.wire import WireRequest, http
+
+START, END, AB = "<s>", "<e>", "ab"
+SPECIAL = {START: 1, END: 2}
+MERGED = 3  # the id that the tokenizer makes of `ab`
+LEFT_OUT = -7.0  # the logprob that the server tells only when it is asked for by its prefix
+
+Messages = list[dict[str, Any]]
+
+
+def as_ids(text: str, *, merge: bool = True) -> list[int]:
+    """Text as the tokenizer splits it; without `merge`, as a model may have sampled it."""
+    found = []
+    while text:
+        piece = next((name for name in SPECIAL if text.startswith(name)), None)
+        if piece is not None:
+            found.append(SPECIAL[piece])
+        elif merge and text.startswith(AB):
+            piece = AB
+            found.append(MERGED)
+        else:
+            piece = text[0]
+            found.append(ord(piece))
+        text = text[len(piece) :]
+    return found
+
+
+def as_text(ids: Sequence[int]) -> str:
+    names = {number: name for name, number in SPECIAL.items()} | {MERGED: AB}
+    return "".join(names.get(number) or chr(number) for number in ids)
+
+
+def plain(messages: Messages) -> str:
+    """A template that keeps everything."""
+    shown = [f"{START}{m['role']}:{thought(m)}{m['content']}{END}" for m in messages]
+    return "".join(shown) + f"{START}assistant:"
+
+
+def forgetful(messages: Messages) -> str:
+    """A template that drops the reasoning of all replies before the last message, as many do."""
+    return plain([{**m, "reasoning_content": ""} for m in messages])
+
+
+def thought(message: dict[str, Any]) -> str:
+    reasoning = message.get("reasoning_content")
+    return f"<think>{reasoning}</think>" if reasoning else ""
+
+
+class TokenServer:
+    """The handler of a `wire`: `says` are the ids of its replies, in order."""
+
+    def __init__(
+        self, says: Sequence[Sequence[int]], template: Callable[[Messages], str] = plain, **changes: Any
+    ) -> None:
+        self._says = [list(ids) for ids in says]
+        self._template = template
+        self._changes = changes  # of every completion
+        self.prompts: list[list[int]] = []
+        self.scored: list[tuple[list[int], int]] = []
+        self.leave_out: set[int] = set()  # ids whose logprobs are not told with the reply
+
+    def __call__(self, request: WireRequest) -> bytes:
+        body = request.json if request.body else {}
+        if request.path == "/apply-template":
+            return http(200, {"prompt": self._template(body["messages"])})
+        if request.path == "/tokenize":
+            return http(200, {"tokens": as_ids(body["content"])})
+        if request.path == "/detokenize":
+            return http(200, {"content": as_text(body["tokens"])})
+        if request.path == "/completion":
+            return http(200, self._scores(body) if "logit_bias" in body else self._completion(body))
+        return http(404, {"error": {"message": "File Not Found"}})
+
+    def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.prompts.append(body["prompt"])
+        ids = self._says.pop(0)
+        told = [{"id": number, "logprob": -0.5} for number in ids if number not in self.leave_out]
+        return {
+            "content": as_text(ids).removesuffix(END),
+            "tokens": ids,
+            "tokens_predicted": len(ids),
+            "tokens_evaluated": len(body["prompt"]),
+            "stop_type": "eos",
+            "truncated": False,
+            "completion_probabilities": told,
+            "model": "stub",
+            **self._changes,
+        }
+
+    def _scores(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Only when all are asked for does it tell of those that it left out."""
+        self.scored.append((body["prompt"], body["n_probs"]))
+        known = [{"id": 4, "logprob": -0.1}]
+        if body["n_probs"] > 100_000:
+            known += [{"id": number, "logprob": LEFT_OUT} for number in sorted(self.leave_out)]
+        return {"completion_probabilities": [{"id": 97, "logprob": -9.0, "top_logprobs": known}]}
