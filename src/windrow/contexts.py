@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from windrow.errors import StoreError
 from windrow.records import Tokens, Turn
 
 ID_BYTES = 4
 
 
-class BrokenContext(ValueError):
-    """A turn's prompt cannot be rebuilt: what it continues is not there, or is shorter than it says."""
+class BrokenContext(StoreError):
+    """A turn's tokens do not fit together: what it continues is not there, or is shorter than it says."""
+
+    kind = "tokens"
 
 
 def prompt_ids(turns: Sequence[Turn], number: int) -> bytes:

@@ -16,7 +16,7 @@ from windrow.store.read import load
 from windrow.tokens.drift import Drift, Reading
 from windrow.tokens.forks import REASONS, Fork, forks
 from windrow.tokens.linking import Merging
-from windrow.tokens.sequences import Forest, TrainingSequence, check_exact, grow, sequences_of
+from windrow.tokens.sequences import Forest, TrainingSequence, planted
 from windrow.tokens.text import Decode, as_ids, read_tokenizer
 
 SHOWN_IDS = 8  # of a long piece without a tokenizer: at its beginning and at its end
@@ -54,9 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         raise UsageError(f"no rollout of {arguments.run} begins with {arguments.id!r}")
     for rollout in found:
-        check_exact(rollout)
-        forest = grow(rollout.turns, merging)
-        sequences = sequences_of(rollout, forest)
+        forest, sequences = planted(rollout, merging)
         if arguments.json:
             for sequence in sequences:
                 print(msgspec.json.encode(plain(sequence)).decode())

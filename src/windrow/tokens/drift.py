@@ -11,7 +11,7 @@ from windrow.contexts import ID_BYTES, BrokenContext
 from windrow.records import Rollout
 from windrow.tokens.forks import Fork, forks
 from windrow.tokens.linking import STRICT, Merging
-from windrow.tokens.sequences import Forest, TrainingSequence, grow, sequences_of
+from windrow.tokens.sequences import Forest, TrainingSequence, planted
 from windrow.tokens.tree import Node, ancestors
 
 MOST_EXAMPLES = 10
@@ -77,8 +77,7 @@ class Reading:
             self._others[rollout.capture] += 1
             return []
         try:
-            forest = grow(rollout.turns, self._merging)
-            sequences = sequences_of(rollout, forest)
+            forest, sequences = planted(rollout, self._merging)
         except BrokenContext:
             self._counts["broken"] += 1
             return []

@@ -47,27 +47,19 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
 def forks(rollout: Rollout, forest: Forest) -> list[Fork]:
     found = []
-    for number, before in _predecessors(forest).items():
+    for number, before in _predecessors(forest, len(rollout.messages)).items():
         if not _goes_on_from(forest, number, before):
             found.append(_fork(rollout, forest, number, before))
     return found
 
 
-def _predecessors(forest: Forest) -> dict[int, int]:
+def _predecessors(forest: Forest, count: int) -> dict[int, int]:
     """For each turn that reads a reply, the turn that gave the last one it reads."""
     found: dict[int, int] = {}
     writers: dict[int, int] = {}
     for number in forest.numbers:
         turn = forest.turns[number]
-        read = next(
-            (
-                writers[index]
-                for start, stop in reversed(turn.reads)
-                for index in range(stop - 1, start - 1, -1)
-                if index in writers
-            ),
-            None,
-        )
+        read = next((writers[index] for index in reversed(_read(turn, count)) if index in writers), None)
         if read is not None:
             found[number] = read
         if turn.writes is not None:
@@ -110,7 +102,7 @@ def _departure(a: Node, b: Node) -> int:
 def _why(rollout: Rollout, forest: Forest, number: int, before: int, position: int) -> Why:
     turn, earlier = forest.turns[number], forest.turns[before]
     context = forest.tree.contexts[before]
-    if not _reads_on(turn, earlier):
+    if not _reads_on(turn, earlier, len(rollout.messages)):
         return "window"
     if position < forest.tree.prompts[before].depth:
         return "history"
@@ -122,20 +114,21 @@ def _why(rollout: Rollout, forest: Forest, number: int, before: int, position: i
     shown = _joined(forest.tree.prompts[number], position)
     if _resumes(replied, shown):
         return "retokenised"
-    reply = rollout.messages[earlier.writes] if earlier.writes is not None else None
+    reply = next((message for message in rollout.messages if message.turn == before), None)
     if reply is not None and reply.reasoning:
         return "reasoning"
     return "calls" if reply is not None and reply.tool_calls else "rewritten"
 
 
-def _reads_on(turn: Turn, earlier: Turn) -> bool:
+def _reads_on(turn: Turn, earlier: Turn, count: int) -> bool:
     """Whether the turn was asked with all that the earlier one was, and its reply, in that order."""
-    wanted = [*_indexes(earlier), earlier.writes]
-    return _indexes(turn)[: len(wanted)] == wanted
+    wanted = [*_read(earlier, count), earlier.writes]
+    return _read(turn, count)[: len(wanted)] == wanted
 
 
-def _indexes(turn: Turn) -> list[int]:
-    return [index for start, stop in turn.reads for index in range(start, stop)]
+def _read(turn: Turn, count: int) -> list[int]:
+    """The messages that made a turn's prompt, of the `count` that there are."""
+    return [index for start, stop in turn.reads for index in range(max(start, 0), min(stop, count))]
 
 
 def _joined(node: Node, depth: int) -> Ids:

@@ -131,11 +131,22 @@ def grow(turns: Sequence[Turn], merging: Merging = STRICT) -> Forest:
 
 def training_sequences(rollout: Rollout, merging: Merging = STRICT) -> list[TrainingSequence]:
     """The sequences of a rollout, in the order of their last turns."""
+    return planted(rollout, merging)[1]
+
+
+def planted(rollout: Rollout, merging: Merging = STRICT) -> tuple[Forest, list[TrainingSequence]]:
+    """How a rollout's turns hang together, and its sequences; an error names the rollout."""
     check_exact(rollout)
-    return sequences_of(rollout, grow(rollout.turns, merging))
+    try:
+        forest = grow(rollout.turns, merging)
+        return forest, _sequences(rollout, forest)
+    except BrokenContext as problem:
+        raise BrokenContext(
+            f"rollout {rollout.id}.{rollout.attempt}: {problem} (see windrow verify)"
+        ) from None
 
 
-def sequences_of(rollout: Rollout, forest: Forest) -> list[TrainingSequence]:
+def _sequences(rollout: Rollout, forest: Forest) -> list[TrainingSequence]:
     leaves = forest.leaves
     facts = Facts(
         group=rollout.group,
