@@ -230,14 +230,12 @@ class Collection:
             await self._schedule(control, on_commit, on_progress)
             return
         world = self.prepared.world
-        for policy in (world.policy, *(model.policy for model in world.models.values())):
-            policy.notify = self.warn
         self.progress.phase = "opening"
         if too_few := make_room(self.prepared.concurrency):
             self.warn(too_few)
         try:
             with control.cancellable():
-                await world.open()
+                await world.open(self.warn)
             self.progress.phase = "running"
             await self._schedule(control, on_commit, on_progress)
         except asyncio.CancelledError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,25 +18,35 @@ from windrow.engine.descriptors import SPARE, make_room
 ROWS = [{"prompt": f"what is {n}", "answer": "42"} for n in range(40)]
 
 
+class Command:
+    """`collect` on the tasks of a directory, one at a time and without retries; its exit code and what it said."""
+
+    def __init__(
+        self, path: Path, stub: Callable[..., ModelServer], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._path = path
+        self._stub = stub
+        self._capsys = capsys
+        self.server: ModelServer | None = None
+
+    def __call__(
+        self, *flags: str, reply: Any = "42", concurrency: int = 1, latency_s: float = 0.0
+    ) -> tuple[int, str]:
+        self.server = self._stub(reply, latency_s=latency_s)
+        where = ["--base-url", self.server.url, "--out", str(self._path / "run")]
+        few = ["--concurrency", str(concurrency), "--call-retries", "0", "--retries", "0"]
+        code = main(["collect", str(self._path / "tasks.jsonl"), "--model", "stub", *where, *few, *flags])
+        return code, self._capsys.readouterr().err
+
+
 @pytest.fixture
-def collect(
-    tmp_path: Path, stub: Callable[..., ModelServer], capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """Runs the command on 40 tasks, one at a time; its exit code and what it said."""
+def collect(tmp_path: Path, stub: Callable[..., ModelServer], capsys: pytest.CaptureFixture[str]) -> Command:
     write_jsonl(tmp_path / "tasks.jsonl", ROWS)
-
-    def run(*flags: str, reply: Any = "42", concurrency: int = 1) -> tuple[int, str]:
-        server = stub(reply)
-        where = ["--base-url", server.url, "--out", str(tmp_path / "run"), "--concurrency", str(concurrency)]
-        retries = ["--call-retries", "0", "--retries", "0"]
-        code = main(["collect", str(tmp_path / "tasks.jsonl"), "--model", "stub", *where, *retries, *flags])
-        return code, capsys.readouterr().err
-
-    return run
+    return Command(tmp_path, stub, capsys)
 
 
 def test_a_token_budget_stops_the_run_after_the_rollout_that_uses_it_up(
-    collect: Callable[..., tuple[int, str]], tmp_path: Path
+    collect: Command, tmp_path: Path
 ) -> None:
     code, said = collect("--budget-tokens", "20")
     assert code == 3
@@ -45,9 +57,7 @@ def test_a_token_budget_stops_the_run_after_the_rollout_that_uses_it_up(
     assert len(list(load(tmp_path / "run"))) == 40
 
 
-def test_a_cost_budget_counts_by_the_price_of_the_model(
-    collect: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_a_cost_budget_counts_by_the_price_of_the_model(collect: Command, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("prices: {st*: {prompt: 1000000, completion: 2000000}}", encoding="utf-8")
     code, said = collect("--config", str(prices), "--budget-cost", "30")
@@ -62,9 +72,7 @@ def test_a_cost_budget_counts_by_the_price_of_the_model(
     assert sum(r.usage.cost or 0 for r in found[:-1]) < 30
 
 
-def test_cached_tokens_have_a_price_of_their_own(
-    collect: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_cached_tokens_have_a_price_of_their_own(collect: Command, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("prices: {stub: {prompt: 4000000, completion: 0, cached: 1000000}}", encoding="utf-8")
 
@@ -77,7 +85,7 @@ def test_cached_tokens_have_a_price_of_their_own(
 
 
 def test_a_cost_budget_without_a_price_is_refused_with_what_to_write(
-    collect: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+    collect: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = collect("--budget-cost", "30")
     assert code == 2
@@ -85,9 +93,7 @@ def test_a_cost_budget_without_a_price_is_refused_with_what_to_write(
     assert "prices: {'stub': {prompt: 2.5, completion: 10}}" in said
 
 
-def test_a_budget_of_seconds_cuts_what_runs_and_it_is_run_again(
-    collect: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_a_budget_of_seconds_cuts_what_runs_and_it_is_run_again(collect: Command, tmp_path: Path) -> None:
     code, said = collect("--budget-seconds", "0.3", reply=never_from(3))
     assert code == 3
     assert "the budget of 0.3 seconds is used up" in said
@@ -99,18 +105,17 @@ def test_a_budget_of_seconds_cuts_what_runs_and_it_is_run_again(
 
 def never_from(first: int) -> Callable[[dict[str, Any], int], str]:
     """Answers at once, and from the call with number `first` on only after a long while."""
-    import threading
 
     def reply(body: dict[str, Any], n: int) -> str:
         if n >= first:
-            threading.Event().wait(5)
+            threading.Event().wait(1.5)
         return "42"
 
     return reply
 
 
 def test_more_failures_than_are_allowed_stop_the_run_and_fewer_do_not(
-    collect: Callable[..., tuple[int, str]], tmp_path: Path
+    collect: Command, tmp_path: Path
 ) -> None:
     def half(body: dict[str, Any], n: int) -> Any:
         return "42" if n % 2 else (500, {}, {"error": {"message": "no"}})
@@ -123,10 +128,8 @@ def test_more_failures_than_are_allowed_stop_the_run_and_fewer_do_not(
     assert len(list(load(tmp_path / "run"))) == 40
 
 
-def test_a_rate_is_judged_by_the_failures_of_this_call_alone(
-    collect: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
-    assert collect(reply=lambda body, n: (500, {}, {"error": {"message": "no"}}))[0] == 1
+def test_a_rate_is_judged_by_the_failures_of_this_call_alone(collect: Command, tmp_path: Path) -> None:
+    assert collect(reply=lambda body, n: {"choices": []})[0] == 1
     assert collect("--max-failure-rate", "0")[0] == 0
 
 
@@ -146,24 +149,20 @@ def test_a_rate_is_judged_by_the_failures_of_this_call_alone(
         (("--set", "concurrency=many"), "concurrency: invalid enum value 'many' (known: auto)"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    collect: Callable[..., tuple[int, str]], flags: tuple[str, ...], says: str
-) -> None:
+def test_what_makes_no_sense_is_refused(collect: Command, flags: tuple[str, ...], says: str) -> None:
     code, said = collect(*flags)
     assert code == 2
     assert says in said
 
 
 def test_the_limit_of_an_environment_holds_and_the_others_go_on(
-    collect: Callable[..., tuple[int, str]], tmp_path: Path, stub: Callable[..., ModelServer]
+    collect: Command, tmp_path: Path, stub: Callable[..., ModelServer]
 ) -> None:
     rows = [
         {"prompt": f"what is {n}", "env": "tool" if n < 20 else "problem", "answer": "42"} for n in range(24)
     ]
     write_jsonl(tmp_path / "tasks.jsonl", rows)
     at_once: dict[str, int] = {"tool": 0, "most": 0, "problem": 0}
-    import threading
-
     lock = threading.Lock()
 
     def reply(body: dict[str, Any], n: int) -> str:
@@ -182,9 +181,42 @@ def test_the_limit_of_an_environment_holds_and_the_others_go_on(
     assert at_once["problem"] == 4  # all of them overtook
 
 
-def test_room_is_made_for_as_many_connections_as_there_are_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    import resource
+def test_auto_grows_until_the_server_is_overloaded_and_loses_nothing(
+    collect: Command, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "tasks.jsonl", [{"prompt": f"what is {n}", "answer": "42"} for n in range(600)])
+    refused = 0
 
+    def reply(body: dict[str, Any], n: int) -> Any:
+        nonlocal refused
+        assert collect.server is not None
+        if collect.server.in_flight <= 30:
+            return "42"
+        refused += 1
+        return 429, {}, {"error": {"message": "too many"}}
+
+    flags = ("--concurrency", "auto", "--call-retries", "8", "--set", "policy.backoff_s=0.02")
+    assert collect(*flags, reply=reply, latency_s=0.02)[0] == 0
+    assert len(list(load(tmp_path / "run"))) == 600
+    assert collect.server is not None
+    assert collect.server.peak_in_flight > 16  # where it begins
+    assert 0 < refused < 300
+
+
+def test_an_outage_that_lasts_stops_the_run_and_the_same_command_goes_on(
+    collect: Command, tmp_path: Path
+) -> None:
+    def dies(body: dict[str, Any], n: int) -> Any:
+        return "42" if n < 10 else (500, {}, {"error": {"message": "I am no more"}})
+
+    code, said = collect("--max-outage", "0.2", reply=dies)
+    assert code == 1
+    assert "not done (" in said
+    assert len(list(load(tmp_path / "run"))) < 30  # the rest was not even tried
+    assert collect()[0] == 0
+
+
+def test_room_is_made_for_as_many_connections_as_there_are_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [1024, 4096]
     monkeypatch.setattr(resource, "getrlimit", lambda what: tuple(limits))
     monkeypatch.setattr(resource, "setrlimit", lambda what, new: limits.__setitem__(slice(None), new))

@@ -7,11 +7,14 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.cluster.workers import shares_of
+from windrow.cluster.workers import divided, shares_of
+from windrow.config import PolicyConfig, RunConfig
+from windrow.construct import Recipe
 from windrow.errors import UsageError
 from windrow.store import directory as directories
 from windrow.store.directory import RunDirectory
@@ -32,6 +35,16 @@ def test_shares_are_even_and_nothing_is_dropped(total: int, count: int) -> None:
     shares = shares_of(total, count)
     assert (sum(shares), len(shares)) == (total, count)
     assert max(shares) - min(shares) <= 1
+
+
+def test_the_rates_of_an_endpoint_are_divided() -> None:
+    policy = PolicyConfig(model="m", requests_per_minute=90.0)
+    recipe = Recipe(
+        run=RunConfig(policy=policy), origins={}, scorers=[], scorers_env=None, behaviour="b", grading=None
+    )
+    shared = divided(recipe, 3).run.policy
+    assert (shared.requests_per_minute, shared.tokens_per_minute) == (30.0, None)
+    assert msgspec.structs.replace(shared, requests_per_minute=90.0) == policy
 
 
 @pytest.fixture

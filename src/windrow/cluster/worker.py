@@ -111,7 +111,7 @@ class _Worker:
     async def _play(self, world: World, sink: RolloutSink) -> None:
         try:
             with self._control.cancellable():
-                await world.open()
+                await world.open(self._warn)
             self._channel.post(Ready())
             scheduler = Scheduler(
                 world,

@@ -72,7 +72,7 @@ class Workers:
         warn: Callable[[str], None],
     ) -> None:
         self._start = Start(
-            recipe=recipe,
+            recipe=divided(recipe, len(shares)),
             run=str(path.resolve()),
             writer="",
             lock=recipe.run.lock,
@@ -239,6 +239,18 @@ def _error(report: Failed) -> WindrowError:
     kind = getattr(errors, report.error, WindrowError)
     error: WindrowError = kind(report.text)
     return error
+
+
+def divided(recipe: Recipe, count: int) -> Recipe:
+    """The recipe of one of `count` workers: each keeps to its part of what the endpoint takes in a minute."""
+    policy = recipe.run.policy
+    parts = {
+        name: rate / count
+        for name in ("requests_per_minute", "tokens_per_minute")
+        if (rate := getattr(policy, name)) is not None
+    }
+    run = msgspec.structs.replace(recipe.run, policy=msgspec.structs.replace(policy, **parts))
+    return msgspec.structs.replace(recipe, run=run)
 
 
 def shares_of(total: int, count: int) -> list[int]:

@@ -57,6 +57,8 @@ class Scheduler:
         self._spent = spent
         self._gate = gate
         self._running = 0
+        if pace.adaptive:
+            world.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
         self._commits = Commits(sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told)
 
     async def run(self, waiting: Waiting, until: asyncio.Event | None = None) -> None:

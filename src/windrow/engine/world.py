@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -129,11 +129,14 @@ class World:
     def context(self, slot: Slot, ask: Ask = nobody) -> EnvContext:
         return EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed, prompt=self.prompt, complete=ask)
 
-    async def open(self) -> None:
-        """Called once before the first episode; raises EndpointError when a model cannot serve the run."""
-        await self.policy.open()
-        for model in self.models.values():
-            await model.policy.open()
+    async def open(self, notify: Callable[[str], None] = lambda message: None) -> None:
+        """Called once before the first episode; raises EndpointError when a model cannot serve the run.
+
+        `notify` is told what the user should know of an endpoint while the run goes on.
+        """
+        for policy in (self.policy, *(model.policy for model in self.models.values())):
+            policy.notify = notify
+            await policy.open()
         await self.toolbox.open()
 
     async def close(self) -> None:
