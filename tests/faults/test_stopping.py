@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.commands import PATIENCE_S, Project, Running
+from tests.faults.conftest import Bench, Door
+from tests.wire import WireServer
 
 pytestmark = pytest.mark.slow
 
@@ -185,3 +187,10 @@ def test_calls_whose_time_ran_out_while_the_process_was_stopped_are_made_again(
     failed = [line for line in home.lines() if line["status"] == "failed"]
     assert [(line["error"]["kind"], line["attempt"]) for line in failed] == [("call_timeout", 1)] * 3
     assert [rollout.reward for rollout in home.rollouts()] == [1.0] * 6
+
+
+def test_after_a_run_signals_do_what_they_did_before(bench: Bench, served: Callable[..., WireServer]) -> None:
+    served(Door(None))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert bench.collect().code == 0
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

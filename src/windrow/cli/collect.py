@@ -226,14 +226,14 @@ async def _collect(
     collection: Collection, display: Display, signals: Signals, *, aggregate: bool
 ) -> tuple[Summary, Control]:
     control = Control()
-    signals.watch(control, lambda: collection.progress.in_flight)
-    summary = await run_collection(
-        collection,
-        control=control,
-        on_commit=display.on_commit if display.wants_rollouts else None,
-        on_progress=display.on_progress,
-        aggregate=aggregate,
-    )
+    with signals.watch(control, lambda: collection.progress.in_flight):
+        summary = await run_collection(
+            collection,
+            control=control,
+            on_commit=display.on_commit if display.wants_rollouts else None,
+            on_progress=display.on_progress,
+            aggregate=aggregate,
+        )
     return summary, control
 
 

@@ -10,7 +10,8 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from windrow.engine.control import Control
@@ -34,8 +35,9 @@ class Signals:
         """What the command ends with when it was stopped: the first signal says."""
         return EXIT[self.received[0]] if self.received else None
 
-    def watch(self, control: Control, running: Callable[[], int]) -> None:
-        """From here on signals stop and cancel the run. Called in the loop that it runs in."""
+    @contextmanager
+    def watch(self, control: Control, running: Callable[[], int]) -> Iterator[None]:
+        """Inside, signals stop and cancel the run; after it they do what they did before. In the loop that it runs in."""
         loop = asyncio.get_running_loop()
 
         def taken(number: signal.Signals) -> None:
@@ -51,8 +53,14 @@ class Signals:
             self._lying += 1
             loop.call_soon_threadsafe(taken, signal.Signals(number))
 
+        before = {number: signal.getsignal(number) for number in EXIT}
         for number in EXIT:
             signal.signal(number, come)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _stop(self, number: signal.Signals, control: Control, running: int) -> None:
         again = bool(self.received)
