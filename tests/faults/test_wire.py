@@ -51,7 +51,7 @@ BREAKS = {
     "wrong JSON": (http(200, b'{"choices": [{"message": '), "policy/bad_reply", "not a chat completion"),
     "an empty body": (http(200, b""), "policy/bad_reply", "an empty body"),
     "HTML": (http(200, b"<html>Bad gateway</html>"), "policy/bad_reply", "answered HTML"),
-    "no choices": (http(200, b'{"choices": []}'), "policy/bad_reply", "without choices"),
+    "no choices": (http(200, b'{"choices": []}'), "policy/bad_reply", "it has no choices"),
     "not UTF-8": (http(200, b'{"choices": [{"message": {"content": "\xff"}}]}'), "policy/bad_reply", "utf-8"),
     "UTF-16": (http(200, json.dumps(completion("42")).encode("utf-16")), "policy/bad_reply", ""),
     "always 429": (

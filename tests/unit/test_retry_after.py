@@ -13,8 +13,8 @@ import pytest
 
 from tests.collecting import collected, single
 from tests.serving import ModelServer
-from windrow.policies.base import MAX_ASKED_WAITS, MAX_RETRY_AFTER_S
-from windrow.policies.endpoint import retry_after
+from windrow.policies.base import MAX_ASKED_WAITS
+from windrow.policies.endpoint import AGES_S, retry_after
 
 Start = Callable[..., ModelServer]
 TASK = [{"prompt": "2 + 2?", "answer": "4"}]
@@ -66,6 +66,16 @@ async def test_but_there_is_a_bound(stub: Start, tmp_path: Path) -> None:
     assert (rollout.error.kind, server.completions) == ("http_429", MAX_ASKED_WAITS + 2)
 
 
+async def test_a_server_that_wants_to_be_left_alone_for_too_long_stops_the_run(
+    stub: Start, tmp_path: Path
+) -> None:
+    server = stub(lambda body, n: slow_down(86_400))
+    rollout = await single(TASK, model="stub", base_url=server.url, out=str(tmp_path / "run"))
+    assert rollout.error is not None
+    assert (rollout.error.kind, server.completions) == ("outage", 1)
+    assert "the server wants no calls for 86,400 s. Run the same command again then" in rollout.error.message
+
+
 async def test_meanwhile_calls_go_to_another_endpoint(stub: Start, tmp_path: Path) -> None:
     warnings: list[str] = []
     busy, free = stub(lambda body, n: slow_down(3600)), stub("4")
@@ -81,7 +91,7 @@ async def test_meanwhile_calls_go_to_another_endpoint(stub: Start, tmp_path: Pat
     assert [r.reward for r in rollouts] == [1.0] * 8
     assert (busy.completions, free.completions) == (1, 8)
     [said] = warnings
-    assert said.startswith("calls wait 600 s, as the server asks: ")
+    assert said.startswith("calls wait 3600 s, as the server asks: ")
 
 
 @pytest.mark.parametrize(
@@ -96,9 +106,9 @@ async def test_meanwhile_calls_go_to_another_endpoint(stub: Start, tmp_path: Pat
         ("Mon, 16 Nov 1998 00:00:00 GMT", None),
         ("Thu, 99 Foo 2020 00:00:00 GMT", None),
         ("2.5", 2.5),
-        ("inf", MAX_RETRY_AFTER_S),
-        ("31536000", MAX_RETRY_AFTER_S),
-        (email.utils.formatdate(4e9, usegmt=True), MAX_RETRY_AFTER_S),
+        ("inf", AGES_S),
+        ("31536000", 31_536_000.0),
+        (email.utils.formatdate(9e9, usegmt=True), AGES_S),
     ],
 )
 def test_what_a_server_asks_for_is_bounded(value: str | None, seconds: float | None) -> None:

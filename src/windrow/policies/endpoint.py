@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
-from windrow.policies.base import MAX_RETRY_AFTER_S, Completion, Request
+from windrow.policies.base import Completion, Request
 from windrow.policies.dialects import DIALECTS, Dialect
 from windrow.policies.health import Health
 from windrow.policies.http import aiohttp
@@ -30,6 +30,7 @@ Read = TypeVar("Read")
 KEY_HEADERS = {"Authorization", "x-api-key"}
 TRANSIENT_STATUSES = frozenset({408, 409, 429})
 SHOWN_CHARS = 300
+AGES_S = 1e9
 MAX_REPLY_BYTES = 64 << 20  # 128k tokens with their logprobs are half of it
 _OVERFLOW = re.compile(
     r"context_length_exceeded|context length|context window|context size|prompt is too long|too many tokens",
@@ -301,7 +302,7 @@ def _looks_like(body: bytes) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Retry-After in seconds, bounded: a number, or the time until an HTTP date. None where it asks for nothing."""
+    """Retry-After in seconds, finite: a number, or the time until an HTTP date. None where it asks for nothing."""
     if not value:
         return None
     try:
@@ -311,7 +312,7 @@ def retry_after(value: str | None) -> float | None:
             seconds = parsedate_to_datetime(value).timestamp() - time.time()
         except (ValueError, TypeError, OverflowError):
             return None
-    return min(seconds, MAX_RETRY_AFTER_S) if seconds > 0 else None  # NaN is not above 0 either
+    return min(seconds, AGES_S) if seconds > 0 else None  # NaN is not above 0 either
 
 
 def _no_key_hint(dialect: Dialect) -> str:

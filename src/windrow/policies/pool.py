@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from windrow.errors import EndpointError, InfraError, OutageError
-from windrow.policies.base import Request, Route
+from windrow.policies.base import MAX_RETRY_AFTER_S, Request, Route
 from windrow.policies.endpoint import Distrusted, Endpoint, NotConnected, Unreachable
 from windrow.policies.health import Clock
 
@@ -101,7 +101,10 @@ class Pool:
             held = [endpoint.health for endpoint in self.endpoints if not endpoint.health.paused]
             if held:
                 first = min(held, key=lambda health: health.held_until)
-                left_s = first.held_until - now + random.uniform(0.0, first.spread_s)
+                left_s = first.held_until - now
+                if left_s > max(self._max_outage_s, MAX_RETRY_AFTER_S):
+                    raise self._long_wait(left_s)
+                left_s += random.uniform(0.0, first.spread_s)
             else:
                 left_s = self._down_since() + self._max_outage_s - now
                 if left_s <= 0:
@@ -194,6 +197,13 @@ class Pool:
     def _down_since(self) -> float:
         """When the last of them went down."""
         return max(endpoint.health.down_since or 0.0 for endpoint in self.endpoints)
+
+    def _long_wait(self, seconds: float) -> OutageError:
+        urls = ", ".join(endpoint.base_url for endpoint in self.endpoints)
+        return OutageError(
+            f"{urls}: the server wants no calls for {seconds:,.0f} s. Run the same command again then; "
+            f"--max-outage S waits as long"
+        )
 
     def _outage(self, now: float) -> OutageError:
         urls = ", ".join(endpoint.base_url for endpoint in self.endpoints)
