@@ -28,7 +28,7 @@ CANCELLED: dict[str, Any] = {"status": "cancelled", "stop": "cancelled", "reason
 
 
 class Names(Exporter):
-    """Writes the names of tasks; the one called `bad` contradicts itself."""
+    """Writes the names of tasks; the one called `bad` contradicts itself, `odd` is not foreseen."""
 
     def __init__(self, *, prefix: str = "") -> None:
         super().__init__()
@@ -37,6 +37,8 @@ class Names(Exporter):
     def rows(self, example: Example) -> list[str]:
         if example.rollout.task.key == "bad":
             raise Invalid("bad")
+        if example.rollout.task.key == "odd":
+            raise KeyError("colour")
         return [self._prefix + example.rollout.task.key]
 
 
@@ -282,10 +284,21 @@ def test_an_exporter_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: py
 def test_a_rollout_that_contradicts_itself_is_left_out_and_the_exit_code_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, out = write_run(tmp_path / "run", [said("a"), said("bad", index=1)]), tmp_path / "out.jsonl"
+    lines = [said("a"), said("bad", index=1), said("bad", index=1, sample=1)]
+    run, out = write_run(tmp_path / "run", lines), tmp_path / "out.jsonl"
     assert main(["export", str(run), "--to", OWN, "-o", str(out)]) == 1
-    assert "invalid, left out: 1 bad" in capsys.readouterr().out
+    assert f"invalid, left out: 2 bad (the first is {lines[1].id})" in capsys.readouterr().out
     assert out.read_text() == '"a"\n'
+
+
+def test_an_exporter_that_raises_is_named_with_the_rollout_and_no_file_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = said("odd", index=1)
+    run = write_run(tmp_path / "run", [said("a"), odd])
+    assert main(["export", str(run), "--to", OWN, "-o", str(tmp_path / "out.jsonl")]) == 1
+    assert f"Names raised KeyError: 'colour', given the rollout {odd.id}" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -313,6 +326,10 @@ def test_a_long_export_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("windrow.cli.export.PROGRESS_S", 0.0)
-    run = write_run(tmp_path / "run", [said("a", **BROKEN), said("b", index=1)])
+    run = write_run(tmp_path / "run", [said("a", **BROKEN), said("b", index=1), said("c", index=2)])
     assert main(["export", str(run), "--to", "sft", "-o", str(tmp_path / "out.jsonl")]) == 0
-    assert capsys.readouterr().err == "2 rollouts read, 1 exported\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "1 rollouts read, 0 exported",
+        "2 rollouts read, 1 exported",
+        "3 rollouts read, 2 exported",
+    ]

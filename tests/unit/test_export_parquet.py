@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet
 import pytest
 
 import windrow
 from tests.exporting import said, sampled
 from tests.stores import FAILED, write_run
+from windrow.errors import StoreError
 from windrow.exports import parquet
 from windrow.exports.parquet import schema
-from windrow.records import Call, Message
+from windrow.records import Call, Message, Usage
 
 
 def written(run: Path, **options: Any) -> pyarrow.parquet.ParquetFile:
@@ -103,6 +106,43 @@ def test_tokens_that_do_not_hold_are_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [sampled("a"), said("b", index=1, capture="tokens")])
     report = windrow.export(run, to="parquet", out=tmp_path / "out.parquet")
     assert (report.rows, sum(report.invalid.values())) == (1, 1)
+
+
+def test_a_number_that_no_column_can_hold_is_left_out(tmp_path: Path) -> None:
+    turn = msgspec.structs.replace(said("c").messages[1], turn=2**63)
+    wrong = [
+        said("b", index=1, usage=Usage(prompt_tokens=2**63)),
+        said("c", index=2, messages=(said("c").messages[0], turn)),
+    ]
+    run = write_run(tmp_path / "run", [said("a"), *wrong])
+    report = windrow.export(run, to="parquet", out=tmp_path / "out.parquet")
+    assert (report.rows, report.invalid) == (1, {"rollouts with a number that no column can hold": 2})
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["stopped", "disk full"])
+def test_an_export_that_is_stopped_says_nothing_but_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """pyarrow would complain of a writer whose file is closed."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 1)
+    run = write_run(tmp_path / "run", [said(f"t{n}", index=n) for n in range(3)])
+
+    def stop(read: int, exported: int) -> None:
+        if full:
+            monkeypatch.setattr(pyarrow.parquet.ParquetWriter, "write_table", no_room)
+        elif read == 2:
+            raise KeyboardInterrupt
+
+    def no_room(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StoreError if full else KeyboardInterrupt):
+        windrow.export(run, to="parquet", out=tmp_path / "out.parquet", on_progress=stop)
+    gc.collect()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert complaints == []
 
 
 def test_a_failed_rollout_that_is_asked_for_says_why(tmp_path: Path) -> None:

@@ -172,3 +172,16 @@ def test_what_no_chat_row_can_hold_is_left_out_and_counted(tmp_path: Path) -> No
     report = windrow.export(run, to="sft", out=tmp_path / "out.jsonl")
     assert report.left_out == {"images that stand in blobs/": 1, "the policy said nothing": 1}
     assert report.rows == 1
+
+
+@pytest.mark.parametrize(
+    "turn", [{"reads": ((0, 10**15),)}, {"reads": ((-1, 1),)}, {"writes": 2}, {"writes": -1}], ids=str
+)
+def test_a_turn_that_names_messages_which_are_not_there_is_left_out_as_invalid(
+    tmp_path: Path, turn: dict[str, Any]
+) -> None:
+    broken = said("a", turns=(make_turn(None, **{"reads": ((0, 1),), "writes": 1, **turn}),))
+    run = write_run(tmp_path / "run", [broken, said("b", index=1)])
+    report = windrow.export(run, to="sft", out=tmp_path / "out.jsonl")
+    assert report.invalid == {"rollouts with a turn that names messages which are not there": 1}
+    assert report.rows == 1

@@ -95,6 +95,16 @@ def test_a_rollout_that_forked_has_a_row_for_each_branch_with_one_advantage(tmp_
     assert [(row["segment"], row["advantage"]) for row in rows] == [(0, 0.5), (1, 0.5), (0, -0.5)]
 
 
+def test_sequences_are_merged_over_other_end_of_turn_ids_when_those_are_given(tmp_path: Path) -> None:
+    drifted = sampled("t", [([1], [5, 2]), ([1, 5, 7, 8], [6])])
+    run = write_run(tmp_path / "run", [drifted])
+    assert len(exported(run, "trl")) == 2
+    [row] = exported(run, "trl", end_of_turn=[2, 7])
+    assert (row["completion_ids"], row["completion_mask"]) == ([5, 2, 8, 6], [1, 1, 0, 1])
+    with pytest.raises(UsageError, match=r"end_of_turn 2: expected a list of ids, such as \[2, 198\]"):
+        windrow.export(run, to="trl", out=tmp_path / "out.jsonl", end_of_turn=2)
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> Calls:
     """Turns that go on from one another, or begin anew."""

@@ -36,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--advantages", choices=("none", "grpo", "centered"), help="of trl: over each group (none)"
     )
     settings.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of your own; VALUE is YAML"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another setting of the format; VALUE is YAML",
     )
 
 
@@ -61,8 +65,10 @@ def text(report: Report) -> str:
     lines = [f"{report.out}: {report.rows:,} rows of {report.exported:,} rollouts ({report.to})"]
     if report.left_out:
         lines.append(f"left out: {reasons(report.left_out)}")
-    if report.invalid:
-        lines.append(f"invalid, left out: {reasons(report.invalid)} (windrow verify shows which)")
+    lines += [
+        f"invalid, left out: {count:,} {why} (the first is {report.first_invalid[why]})"
+        for why, count in report.invalid.items()
+    ]
     lines += [f"note: {count:,} {what}" for what, count in report.notes.items()]
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -29,14 +29,20 @@ class Example(msgspec.Struct, frozen=True):
     rewards: tuple[float, ...] = ()
 
 
-class Writer(Protocol):
-    def write(self, row: Any) -> None: ...
+class Writer:
+    """Lays rows out in a file, which is opened and closed by others. In the end one of `close` and `discard` is called."""
+
+    def write(self, row: Any) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Write what is still held back; the file itself is closed by whoever opened it."""
+        """Write what is still held back."""
+
+    def discard(self) -> None:
+        """Let go of what is held: the file will be deleted."""
 
 
-class JsonLines:
+class JsonLines(Writer):
     """One JSON object a line."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -44,9 +50,6 @@ class JsonLines:
 
     def write(self, row: Any) -> None:
         self._file.write(_encode(row) + b"\n")
-
-    def close(self) -> None:
-        pass
 
 
 class Exporter:

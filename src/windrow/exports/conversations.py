@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from windrow.exports.base import Invalid
 from windrow.records import Rollout, Turn
 
 Path = tuple[int, ...]  # indexes of messages
@@ -21,10 +22,12 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def conversations(rollout: Rollout) -> list[Conversation]:
-    """In the order in which they ended; each ends with what the policy said."""
+    """In the order in which they ended; each ends with what the policy said. Raises Invalid for a turn that names
+    messages which are not there."""
     open_paths: dict[Path, None] = {}
     for turn in rollout.turns:
         if turn.role == "agent" and turn.writes is not None:
+            _check(turn, len(rollout.messages))
             read = _read(turn)
             continued = [path for path in open_paths if read[: len(path)] == path]
             if continued:
@@ -36,6 +39,17 @@ def conversations(rollout: Rollout) -> list[Conversation]:
         found.append(Conversation(path, frozenset(path) & untrained))
         untrained -= found[-1].sampled
     return found
+
+
+def _check(turn: Turn, count: int) -> None:
+    """Before the ranges are laid out, which a damaged record may have made as long as it likes."""
+    places = [place for bounds in turn.reads for place in bounds]
+    if (
+        turn.writes is None
+        or not all(0 <= place <= count for place in places)
+        or not 0 <= turn.writes < count
+    ):
+        raise Invalid("rollouts with a turn that names messages which are not there")
 
 
 def _read(turn: Turn) -> Path:

@@ -6,15 +6,18 @@ from collections import Counter
 
 from windrow.exports.base import Invalid
 from windrow.records import Rollout
+from windrow.tokens.linking import STRICT, Merging
 from windrow.tokens.sequences import TrainingSequence, training_sequences
 from windrow.tokens.verify import CHECKS, problems
 
 
-def verified_sequences(rollout: Rollout, notes: Counter[str]) -> list[TrainingSequence]:
+def verified_sequences(
+    rollout: Rollout, notes: Counter[str], merging: Merging = STRICT
+) -> list[TrainingSequence]:
     """Of a rollout whose capture is `tokens`. Raises Invalid where they are not fit; warnings go to `notes`."""
-    found = {problem.check for problem in problems(rollout)}
+    found = {problem.check for problem in problems(rollout, merging)}
     for check, (level, what) in CHECKS.items():
         if check in found and level == "fatal":
             raise Invalid(what)
     notes.update(what for check, (_, what) in CHECKS.items() if check in found)
-    return training_sequences(rollout)
+    return training_sequences(rollout, merging)

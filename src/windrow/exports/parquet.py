@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from windrow.exports.base import Example, Exporter
+from windrow.exports.base import Example, Exporter, Invalid, Writer
 from windrow.naming import import_extra
 from windrow.records import Json, Message, Rollout
 
@@ -30,7 +30,11 @@ class Parquet(Exporter):
 
     def rows(self, example: Example) -> list[dict[str, Any]]:
         rollout = example.rollout
-        return [_fields(rollout) | _outcome(rollout) | _spent(rollout) | self._tokens(rollout)]
+        row = _fields(rollout) | _outcome(rollout) | _spent(rollout) | self._tokens(rollout)
+        for value in (*row.values(), *(message["turn"] for message in row["messages"])):
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise Invalid("rollouts with a number that no column can hold")
+        return [row]
 
     def open(self, file: BinaryIO) -> ParquetFile:
         return ParquetFile(file)
@@ -51,7 +55,7 @@ class Parquet(Exporter):
         }
 
 
-class ParquetFile:
+class ParquetFile(Writer):
     """Rows are gathered to a row group and written, so that no more than one is in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -70,6 +74,14 @@ class ParquetFile:
         if self._rows:
             self._flush()
         self._writer.close()
+
+    def discard(self) -> None:
+        """pyarrow closes a writer that is forgotten, and complains if it cannot: so it is closed while it can be."""
+        self._rows = []
+        try:
+            self._writer.close()
+        except Exception:  # it is the file that fails, and whoever discards it says so
+            self._writer.is_open = False
 
     def _flush(self) -> None:
         arrays = [_column(self._rows, field) for field in self._schema]

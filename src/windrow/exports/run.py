@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from windrow.exports.base import Example, Exporter, Invalid, Unfit, Writer
 from windrow.exports.drafts import drafted
 from windrow.exports.selection import Selection
 from windrow.naming import resolve
+from windrow.records import Rollout
 from windrow.store.read import load
 
 # By name, so that no format pays for what another needs.
@@ -27,7 +28,8 @@ BUILT_IN = {
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export did. `left_out` counts rollouts by why; `invalid` those whose record contradicts itself."""
+    """What an export did. `left_out` counts rollouts by why; `invalid` those whose record contradicts itself, and
+    `first_invalid` has the id of the first of each."""
 
     to: str
     out: str
@@ -36,6 +38,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     left_out: dict[str, int]
     invalid: dict[str, int]
+    first_invalid: dict[str, str]
     notes: dict[str, int]
 
 
@@ -55,16 +58,22 @@ def export(
     """Write the final attempts of `run` to the file `out` in the format `to`, in the order of `windrow.load`.
 
     The same run gives the same bytes. `out` is there whole or not at all. Failed and cancelled rollouts are left out
-    unless `failed`. Other keywords are the exporter's settings. `on_progress` is told, after every rollout, how many
-    were read and how many exported. Raises ExportError if nothing is left to write.
+    unless `failed`. Other keywords are the exporter's settings. `on_progress` is told of every rollout how many are
+    read and how many exported. Raises ExportError if nothing is left to write.
     """
     exporter = make_exporter(to, settings)
     selection = Selection(where=where, min_reward=min_reward, best_of_group=best_of_group, failed=failed)
     rollouts = load(run)
     path = Path(out)
     with drafted(path, overwrite=overwrite) as file:
-        work = _Work(exporter, exporter.open(file), selection, on_progress)
-        work.through(selection.examples(rollouts, groups=exporter.needs_groups))
+        writer = exporter.open(file)
+        work = _Work(exporter, writer, selection, on_progress)
+        try:
+            work.through(rollouts)
+            writer.close()
+        except BaseException:
+            writer.discard()
+            raise
         report = work.report(to, path)
         if not report.rows:
             raise ExportError(_nothing(run, report))
@@ -102,23 +111,33 @@ class _Work:
         self._on_progress = on_progress
         self._exported = self._rows = 0
         self._invalid: Counter[str] = Counter()
+        self._first_invalid: dict[str, str] = {}
 
-    def through(self, examples: Iterable[Example]) -> None:
-        for example in examples:
+    def through(self, rollouts: Iterable[Rollout]) -> None:
+        for example in self._selection.examples(self._watched(rollouts), groups=self._exporter.needs_groups):
             self._write(example)
+
+    def _watched(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
+        for number, rollout in enumerate(rollouts, 1):
+            yield rollout
             if self._on_progress is not None:
-                self._on_progress(self._selection.seen, self._exported)
-        self._writer.close()
+                self._on_progress(number, self._exported)
 
     def _write(self, example: Example) -> None:
         try:
             rows = list(self._exporter.rows(example))  # all of a rollout's, or none
         except Invalid as problem:
             self._invalid[str(problem)] += 1
+            self._first_invalid.setdefault(str(problem), example.rollout.id)
             return
         except Unfit as problem:
             self._selection.left_out[str(problem)] += 1
             return
+        except Exception as problem:
+            what = f"{type(self._exporter).__name__} raised {type(problem).__name__}: {problem}"
+            raise ExportError(
+                f"{what}, given the rollout {example.rollout.id} (--debug shows where)"
+            ) from problem
         for row in rows:
             self._writer.write(row)
         self._exported += 1
@@ -133,6 +152,7 @@ class _Work:
             rows=self._rows,
             left_out={why: count for why, count in self._selection.left_out.items() if count},
             invalid=dict(self._invalid),
+            first_invalid=self._first_invalid,
             notes=dict(self._exporter.notes),
         )
 

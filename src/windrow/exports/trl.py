@@ -6,22 +6,31 @@ sampled token is trained in exactly one row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from windrow.errors import UsageError
 from windrow.exports.advantages import ADVANTAGES
 from windrow.exports.base import Example, Exporter, Unfit
 from windrow.exports.exact import verified_sequences
 from windrow.exports.selection import NOT_GRADED
 from windrow.records import Json, Rollout
+from windrow.tokens.linking import Merging
 from windrow.tokens.sequences import TrainingSequence
 
 ALL_THE_SAME = "rollouts with advantage 0, because the rewards of their group are all the same"
 
 
 class Trl(Exporter):
-    """`advantages`: none, grpo or centered, over the graded rollouts of a group."""
+    """`advantages`: none, grpo or centered, over the graded rollouts of a group.
 
-    def __init__(self, *, advantages: str = "none") -> None:
+    `end_of_turn`: ids that end a reply; with them sequences are merged as `windrow tokens --tolerant` does.
+    """
+
+    def __init__(self, *, advantages: str = "none", end_of_turn: Sequence[int] = ()) -> None:
         super().__init__()
+        if not isinstance(end_of_turn, list | tuple) or any(type(id) is not int for id in end_of_turn):
+            raise UsageError(f"end_of_turn {end_of_turn!r:.200}: expected a list of ids, such as [2, 198]")
+        self._merging = Merging(tolerant=bool(end_of_turn), end_of_turn=frozenset(end_of_turn))
         if advantages not in ("none", *ADVANTAGES):
             raise UsageError(f"advantages {advantages!r}: expected one of none, {', '.join(ADVANTAGES)}")
         self._advantage = ADVANTAGES.get(advantages)
@@ -31,7 +40,7 @@ class Trl(Exporter):
         rollout = example.rollout
         if rollout.capture != "tokens":
             raise Unfit(f"captured as {rollout.capture}, not as tokens")
-        sequences = verified_sequences(rollout, self.notes)
+        sequences = verified_sequences(rollout, self.notes, self._merging)
         if not sequences:
             raise Unfit("with no sampled token")
         extra = self._extra(example)
