@@ -46,7 +46,7 @@ def rows_in(path: Path, to: str) -> int:
     ],
     ids=["sft", "openai", "trl", "parquet"],
 )
-@fuzz(150)
+@fuzz(60)
 @given(line=mutated_json([msgspec.to_builtins(line) for line in LINES]))
 def test_a_line_of_any_json_is_exported_or_left_out(line: bytes, to: str, settings: dict[str, Any]) -> None:
     with folder_in_memory() as folder, warnings.catch_warnings():

@@ -39,7 +39,7 @@ class Trl(Exporter):
     def rows(self, example: Example) -> list[dict[str, Json]]:
         rollout = example.rollout
         if rollout.capture != "tokens":
-            raise Unfit(f"captured as {rollout.capture}, not as tokens")
+            raise Unfit(f"captured as {rollout.capture} (collect with --capture tokens)")
         sequences = verified_sequences(rollout, self.notes, self._merging)
         if not sequences:
             raise Unfit("with no sampled token")
