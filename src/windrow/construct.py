@@ -86,6 +86,7 @@ def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
     policy = with_tool_calls(parts.policy or make_policy(loaded, redactor), run.policy.tool_calls)
     env = parts.env or find_env(run.env.name)
     agent = as_agent(parts.agent, "given") if parts.agent else find_agent(run.agent.name)
+    policy.wanted_capture = run.capture or env.capture or policy.default_capture
     env_settings = _checked_settings("env", env, run.env.settings)
     agent_settings = _checked_settings("agent", agent, run.agent.settings)
     functions = (*named_tools(run.tools), *parts.tools)

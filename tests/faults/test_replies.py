@@ -84,7 +84,7 @@ def test_a_field_of_any_wrong_type_is_that_rollouts_failure_or_does_no_harm(
     cases = [(path, value) for path in places(WHOLE) for value in WRONG]
     bodies = [json.dumps(put(WHOLE, path, value)).encode() for path, value in cases]
     server = serve_each(bench, served, bodies)
-    ended = bench.collect("--capture", capture)
+    ended = bench.collect("--capture", capture, "--set", "policy.probe=false")
     assert ended.code == 1
     assert len(bench.lines()) == len(cases)  # every one is written down, and once
     for line in bench.lines():
@@ -117,7 +117,7 @@ def test_ids_and_logprobs_of_unlike_length_are_kept_only_as_far_as_they_are_sure
         reply([], [7], []): ("logprobs", 0, 0),
     }
     serve_each(bench, served, list(kept))
-    assert bench.collect("--capture", "tokens").code == 0
+    assert bench.collect("--capture", "tokens", "--set", "policy.probe=false").code == 0
     found = []
     for line in sorted(bench.lines(), key=lambda line: int(line["task"]["key"])):
         tokens = line["turns"][0]["tokens"] or {"output": "", "logprobs": ""}

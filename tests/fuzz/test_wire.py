@@ -53,10 +53,10 @@ class Line:
         self.loop.run_until_complete(self._open())
 
     def examine(self) -> Any:
-        return self.loop.run_until_complete(examine(ChatPolicy("stub", self.url, probe_timeout_s=0.5)))
+        return self.loop.run_until_complete(examine(ChatPolicy("stub", [self.url], probe_timeout_s=0.5)))
 
     async def _ask(self) -> Completion:
-        policy = ChatPolicy("stub", self.url, probe=False)
+        policy = ChatPolicy("stub", [self.url], probe=False)
         await policy.open()
         try:
             return await complete(policy, REQUEST, retries=0, backoff_s=0, timeout_s=0.5)
@@ -64,7 +64,7 @@ class Line:
             await policy.close()
 
     async def _open(self) -> None:
-        policy = ChatPolicy("stub", self.url, probe_timeout_s=0.5)
+        policy = ChatPolicy("stub", [self.url], probe_timeout_s=0.5)
         try:
             await policy.open()
         finally:

@@ -93,7 +93,7 @@ def test_a_record_never_says_tokens_where_something_is_missing(
             choice["token_ids"] = IDS[:-1]
         return reply
 
-    line, _ = collected(tmp_path, lacking, "--capture", "tokens")
+    line, _ = collected(tmp_path, lacking, "--capture", "tokens", "--set", "policy.probe=false")
     assert line["capture"] == reached
 
 

@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 from windrow.config import PolicyConfig, expand
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.capturing import asks
 from windrow.policies.dialects import AUTO, DIALECTS, Dialect
 from windrow.policies.endpoint import Endpoint
 from windrow.policies.http import aiohttp
 from windrow.policies.pool import Pool
+from windrow.policies.probe import Facts, find_out, require
 from windrow.policies.rates import Rates
 from windrow.records import Json
 from windrow.secrets import Redactor, api_key
@@ -35,6 +37,7 @@ class ChatPolicy(Policy):
         dialect: str | Dialect = AUTO,
     ) -> None:
         self.model = model
+        self._auto = dialect == AUTO
         if isinstance(dialect, str):
             dialect = DIALECTS["vllm" if dialect == AUTO else dialect]
         self.dialect = dialect
@@ -62,7 +65,23 @@ class ChatPolicy(Policy):
             model=self.model,
             max_outage_s=self._max_outage_s,
             probe_timeout_s=self._probe_timeout_s,
+            find_out=self._find_out,
         )
+
+    async def _find_out(self, endpoint: Endpoint) -> None:
+        """Whether the endpoint gives what is to be kept, where that is more than text."""
+        if asks(self.wanted_capture, "logprobs"):
+            require(await self.facts(endpoint), self.wanted_capture, endpoint.base_url)
+
+    async def facts(self, endpoint: Endpoint) -> Facts:
+        """What an endpoint is, and what of `wanted_capture` it gives."""
+        return await find_out(
+            endpoint, self.model, self.wanted_capture, auto=self._auto, timeout_s=self._probe_timeout_s
+        )
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return self._pool.endpoints
 
     @property
     def where(self) -> str:

@@ -52,6 +52,7 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
                 f"{policy.where}: {policy.model} answers in {time.monotonic() - started:.2f} s",
             )
         ]
+        findings += await _server(policy)
         usage = _object(plain.get("usage"))
         findings.append(_said("usage", bool(usage.get("completion_tokens")), "token counts with the reply"))
         logprobs = await _ask(policy, {"max_tokens": 4, "logprobs": True, "top_logprobs": 1})
@@ -67,6 +68,19 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
         return findings
     finally:
         await policy.close()
+
+
+async def _server(policy: ChatPolicy) -> list[Finding]:
+    """What it is, and how exactly its replies can be kept."""
+    policy.wanted_capture = "tokens"
+    facts = await policy.facts(policy.endpoints[0])
+    kind = f", logprobs {facts.logprob_kind}" if facts.logprob_kind else ""
+    found = f"--capture {facts.reached or '?'} as {facts.dialect!r}{kind}"
+    why = f": {facts.why}" if facts.why else ""
+    return [
+        Finding("server", True, facts.server),
+        Finding("capture", True if facts.reached == "tokens" else None, found + why),
+    ]
 
 
 async def _seeds(policy: ChatPolicy) -> Finding:

@@ -229,6 +229,19 @@ class Endpoint:
                 f"model {model!r} at {self.base_url} cannot be asked as {self.dialect.name!r}: {problem}"
             ) from None
 
+    async def look(self, path: str, timeout_s: float) -> dict[str, Any]:
+        """The object that stands at a path of the server; an empty one where there is none."""
+        assert self._session is not None
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        url = self.base_url.removesuffix("/v1") + path
+        try:
+            async with self._session.get(url, timeout=limit, allow_redirects=False) as response:
+                body = await self._whole(response)
+                found = msgspec.json.decode(body) if response.status == 200 else {}
+        except (aiohttp.ClientError, OSError, TimeoutError, PolicyError, *UNDECODABLE):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     async def alive(self, timeout_s: float) -> bool:
         """Whether anyone answers there, and not with a server's error."""
         assert self._session is not None

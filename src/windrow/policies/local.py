@@ -17,6 +17,7 @@ from windrow.config import LocalConfig
 from windrow.errors import EndpointError, UsageError
 from windrow.policies.chat import ChatPolicy
 from windrow.policies.dialects.llamacpp import LlamacppEmbedded
+from windrow.policies.endpoint import Endpoint
 from windrow.policies.models import DEFAULT_MODEL, file_sha256, find_model
 from windrow.records import Json
 from windrow.secrets import Redactor
@@ -51,6 +52,9 @@ class LocalPolicy(ChatPolicy):
         self._server = await asyncio.to_thread(_start, self._path, self.model, self._config)
         self._use([self._server.listening_address + "/v1"])
         await super().open()
+
+    async def _find_out(self, endpoint: Endpoint) -> None:
+        """It is known."""
 
     async def close(self) -> None:
         await super().close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from windrow.errors import EndpointError, InfraError, OutageError
 from windrow.policies.base import MAX_RETRY_AFTER_S, Request, Route
@@ -30,7 +30,10 @@ class Pool:
         max_outage_s: float = 600.0,
         probe_timeout_s: float = 20.0,
         clock: Clock = time.monotonic,
+        find_out: Callable[[Endpoint], Awaitable[None]] | None = None,
     ) -> None:
+        """`find_out` is asked of every endpoint that can serve the model; it may raise EndpointError."""
+        self._find_out = find_out
         self.endpoints = tuple(endpoints)
         self._notify = notify
         self._model = model
@@ -186,6 +189,8 @@ class Pool:
     async def _problem(self, endpoint: Endpoint) -> EndpointError | None:
         try:
             await endpoint.check(self._model, self._probe_timeout_s)
+            if self._find_out is not None:
+                await self._find_out(endpoint)
         except EndpointError as problem:
             return problem
         return None

@@ -1,6 +1,6 @@
 """What a dialect is: a request as one kind of server takes it, and the completion that its answer is.
 
-A dialect holds no state: one object serves all endpoints and all episodes.
+A dialect holds nothing of an episode: one object serves them all.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Dialect:
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
     takes_ids: ClassVar[bool] = False  # prompts are sent as ids
     reads_tool_calls: ClassVar[bool] = True  # finds native tool calls in the reply
+    logprob_kind: str | None = None  # `raw` or `processed`, where it is known
     answers: ClassVar[str] = "a chat completion"  # what is expected, in messages
 
     def url(self, base_url: str) -> str:

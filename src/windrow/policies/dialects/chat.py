@@ -63,7 +63,7 @@ class OpenAIChat(Dialect):
 
     def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
         """What the reply says of its tokens, and the level that this reaches."""
-        return packed(capture, prompt=None, output=None, logprobs=logprobs_of(choice))
+        return packed(capture, prompt=None, output=None, logprobs=logprobs_of(choice), kind=self.logprob_kind)
 
 
 class VllmChat(OpenAIChat):
@@ -77,6 +77,7 @@ class VllmChat(OpenAIChat):
             prompt=reply.prompt_token_ids if counts_agree(reply, reply.prompt_token_ids) else None,
             output=choice.token_ids,
             logprobs=logprobs_of(choice),
+            kind=self.logprob_kind,
         )
 
 
@@ -92,6 +93,7 @@ class SglangChat(OpenAIChat):
             prompt=choice.prompt_token_ids if counts_agree(reply, choice.prompt_token_ids) else None,
             output=choice.token_ids if output is None else output,
             logprobs=logprobs_of(choice),
+            kind=self.logprob_kind,
         )
 
 

@@ -29,6 +29,7 @@ FEW, ALL = 256, 1 << 20  # of the likeliest tokens that a missing logprob is loo
 class LlamacppChat(OpenAIChat):
     name = "llamacpp"
     captures = TOKENS
+    logprob_kind = "raw"
     # It sends no logprobs for 0; each comes with its token's id.
     logprob_options: ClassVar[dict[str, Json]] = {"logprobs": True, "top_logprobs": 1}
 
@@ -60,7 +61,7 @@ class LlamacppChat(OpenAIChat):
             prompt=prompt if whole else None,
             output=ids if whole else None,
             logprobs=None if entries is None else [entry.logprob for entry in entries],
-            kind="raw",
+            kind=self.logprob_kind,
         )
         return self.completed(reply, tokens, reached)
 

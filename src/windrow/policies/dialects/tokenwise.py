@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from windrow.policies.base import Completion, Request, Route
 from windrow.policies.capturing import packed
@@ -72,7 +72,6 @@ class TokenDialect(Dialect):
     takes_ids = True
     reads_tool_calls = False
     answers = "a completion"
-    logprob_kind: ClassVar[str | None] = None
 
     async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
         """All messages through the server's chat template, up to where the reply begins."""

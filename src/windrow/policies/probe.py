@@ -1,0 +1,162 @@
+"""What an endpoint is and what its replies can be kept as, found out once, before the first rollout.
+
+Servers say who they are at paths of their own. What they give is seen in one short completion; whether logprobs are
+the model's own or come after temperature, in two more of one token each. None of this is part of a rollout's identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import Any
+
+import msgspec
+
+from windrow.errors import EndpointError, InfraError, PolicyError
+from windrow.policies.base import Request
+from windrow.policies.capturing import asks, lower
+from windrow.policies.dialects import DIALECTS
+from windrow.policies.dialects.chat import OpenAIChat
+from windrow.policies.endpoint import Endpoint
+from windrow.policies.wire import UNDECODABLE
+from windrow.records import Capture, Json, Message
+
+WORDS = "Say: one two three"
+SURE = 0.02  # two logprobs of the same distribution differ by less; one nearer to 0 tells nothing
+SCALED = 0.1  # a temperature of 2 changes a logprob by more
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out. `reached` is None where the endpoint was too busy to say."""
+
+    server: str
+    dialect: str
+    reached: Capture | None
+    why: str = ""  # it reaches no more, in the server's words where it has some
+    logprob_kind: str | None = None
+
+
+async def find_out(endpoint: Endpoint, model: str, wanted: Capture, *, auto: bool, timeout_s: float) -> Facts:
+    """Ask, and set the endpoint to the dialect that fits it; `auto`: where it was not given."""
+    server, name = await identify(endpoint, timeout_s) if auto else ("", endpoint.dialect.name)
+    if auto:
+        endpoint.dialect = DIALECTS[name or ("vllm" if asks(wanted, "tokens") else "openai")]
+    reached, why = await _reached(endpoint, model, wanted, timeout_s)
+    if reached is not None and asks(reached, "logprobs") and endpoint.dialect.logprob_kind is None:
+        endpoint.dialect = copy.copy(endpoint.dialect)
+        endpoint.dialect.logprob_kind = await _kind(endpoint, model, timeout_s)
+    return Facts(
+        server=server or "an OpenAI-compatible server",
+        dialect=endpoint.dialect.name,
+        reached=reached,
+        why=why,
+        logprob_kind=endpoint.dialect.logprob_kind,
+    )
+
+
+def require(facts: Facts, wanted: Capture, where: str) -> None:
+    """EndpointError where an endpoint cannot give what is wanted of it."""
+    if facts.reached is None or asks(facts.reached, wanted):
+        return
+    because = f" ({facts.why})" if facts.why else ""
+    raise EndpointError(
+        f"--capture {wanted}: {where} gives {facts.reached} as {facts.dialect!r}{because}. "
+        f"Collect with --capture {facts.reached}, or "
+        f"serve the model with vLLM (0.10.2 or later), SGLang or llama.cpp and name it with --dialect"
+    )
+
+
+async def identify(endpoint: Endpoint, timeout_s: float) -> tuple[str, str | None]:
+    """The server in words, and the dialect that it speaks; None for one that does not say what it is."""
+    version, sglang, llama = await asyncio.gather(
+        *(endpoint.look(path, timeout_s) for path in ("/version", "/get_server_info", "/props"))
+    )
+    if "default_generation_settings" in llama:
+        return f"llama.cpp {_word(llama.get('build_info'))}".strip(), "llamacpp"
+    if "model_path" in sglang or "internal_states" in sglang:
+        return f"SGLang {_word(sglang.get('version'))}".strip(), "sglang"
+    if isinstance(version.get("version"), str):
+        return f"vLLM {version['version']}", "vllm"
+    return "", None
+
+
+async def _reached(
+    endpoint: Endpoint, model: str, wanted: Capture, timeout_s: float
+) -> tuple[Capture | None, str]:
+    """The level of one short completion, and why it is no higher."""
+    asked = Request(
+        messages=(Message(role="user", content=WORDS, origin="task"),),
+        tools=(),
+        sampling={"max_tokens": 8},
+        id="probe",
+        attempt=1,
+        turn=0,
+        capture=wanted,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            completion = await endpoint.complete(asked, model)
+    except (InfraError, TimeoutError):
+        return None, "it was too busy to say"
+    except PolicyError as problem:
+        return "text", str(problem)
+    missing = "" if completion.capture == wanted else "its replies do not tell more"
+    return lower(completion.capture, wanted), missing
+
+
+async def _kind(endpoint: Endpoint, model: str, timeout_s: float) -> str | None:
+    """`raw` where a temperature changes nothing of what the likeliest token's logprob is said to be."""
+    if not isinstance(endpoint.dialect, OpenAIChat):
+        return None
+    told = [await _likeliest(endpoint, model, temperature, timeout_s) for temperature in (1.0, 2.0)]
+    plain, scaled = told
+    if plain is None or scaled is None or plain > -SURE:
+        return None
+    if abs(plain - scaled) < SURE:
+        return "raw"
+    return "processed" if scaled < plain - SCALED else None
+
+
+async def _likeliest(endpoint: Endpoint, model: str, temperature: float, timeout_s: float) -> float | None:
+    """The logprob of the likeliest first token of a reply."""
+    body: dict[str, Json] = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Write any one word."}],
+        "max_tokens": 1,
+        "temperature": temperature,
+        "logprobs": True,
+        "top_logprobs": 1,
+    }
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await endpoint.ask(endpoint.dialect, body)
+        return _decode(answer).choices[0].logprobs.content[0].top_logprobs[0].logprob
+    except (InfraError, PolicyError, TimeoutError, IndexError, *UNDECODABLE):
+        return None
+
+
+class _Likely(msgspec.Struct):
+    logprob: float
+
+
+class _Entry(msgspec.Struct):
+    top_logprobs: list[_Likely]
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Entry]
+
+
+class _Choice(msgspec.Struct):
+    logprobs: _Logprobs
+
+
+class _Reply(msgspec.Struct):
+    choices: list[_Choice]
+
+
+_decode = msgspec.json.Decoder(_Reply).decode
+
+
+def _word(value: Any) -> str:
+    return value[:40] if isinstance(value, str) else ""
