@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.wire import WireRequest, http, wire
 from windrow import Completion, Request
 from windrow.policies.base import Route
@@ -38,7 +40,7 @@ def exact_reply(case: dict[str, Any]) -> dict[str, Any]:
 
 def request_of(asked: dict[str, Any], route: Route | None = None) -> Request:
     return Request(
-        messages=tuple(Message(**{"origin": "task", **message}) for message in asked["messages"]),
+        messages=tuple(msgspec.convert({"origin": "task", **m}, Message) for m in asked["messages"]),
         tools=tuple(asked["tools"]),
         sampling=asked["sampling"],
         capture=asked["capture"],

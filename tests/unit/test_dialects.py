@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from tests.collecting import single
 from tests.replaying import exact_reply, laid_down, replaying, replies, request_of, shown
 from windrow.errors import PolicyError
 
@@ -102,3 +106,82 @@ async def test_logprobs_of_other_ids_are_not_taken_for_those_of_the_reply() -> N
     async with replaying(case, of_another) as (policy, _):
         completion = await policy.complete(request_of(case["ask"]))
     assert completion.capture == "text"
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("anthropic/tool_use.json", "content"),
+        ("anthropic/tool_use.json", "stop_reason"),
+        ("anthropic/tool_use.json", "content.2.id"),
+        ("anthropic/tool_use.json", "content.2.input"),
+        ("responses/function_call.json", "status"),
+        ("responses/function_call.json", "output"),
+        ("responses/function_call.json", "output.2.call_id"),
+        ("responses/function_call.json", "output.2.arguments"),
+    ],
+)
+async def test_a_reply_of_text_that_lacks_something_is_an_error(name: str, field: str) -> None:
+    *path, last = [int(part) if part.isdigit() else part for part in field.split(".")]
+
+    def break_it(reply: dict[str, Any]) -> None:
+        holder: Any = reply
+        for part in path:
+            holder = holder[part]
+        removed(holder, last)
+
+    case = laid_down(name)
+    async with replaying(case, break_it) as (policy, _):
+        with pytest.raises(PolicyError) as refusal:
+            await policy.complete(request_of(case["ask"]))
+    assert refusal.value.kind == "bad_reply"
+
+
+async def test_a_response_that_failed_says_why() -> None:
+    def failed(reply: dict[str, Any]) -> None:
+        reply |= {"status": "failed", "error": {"code": "server_error", "message": "out of luck"}}
+
+    case = laid_down("responses/length.json")
+    async with replaying(case, failed) as (policy, _):
+        with pytest.raises(PolicyError, match="out of luck"):
+            await policy.complete(request_of(case["ask"]))
+
+
+async def test_an_anthropic_key_is_sent_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-key-of-the-test")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-company")
+    seen: list[dict[str, str]] = []
+
+    def reply(request: web.Request) -> web.Response:
+        seen.append(dict(request.headers))
+        if request.path.endswith("/models"):
+            return web.json_response({"data": [{"id": "stub"}]})
+        return web.json_response({"content": [{"type": "text", "text": "4"}], "stop_reason": "end_turn"})
+
+    async def handle(request: web.Request) -> web.Response:
+        return reply(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/v1"))
+        task = [{"prompt": "2 + 2?", "answer": "4"}]
+        rollout = await single(
+            task, model="stub", base_url=url, dialect="anthropic", out=str(tmp_path / "run")
+        )
+    assert rollout.reward == 1.0
+    assert len(seen) == 2
+    for headers in seen:
+        assert headers["x-api-key"] == "sk-ant-key-of-the-test"
+        assert headers["anthropic-version"] == "2023-06-01"
+        assert "Authorization" not in headers
+
+
+async def test_what_is_no_text_is_not_left_out_in_silence() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    case = laid_down("anthropic/length.json")
+    asked = {**case["ask"], "messages": [{"role": "user", "content": [image]}]}
+    async with replaying(case) as (policy, replay):
+        with pytest.raises(PolicyError, match="image_url"):
+            await policy.complete(request_of(asked))
+    assert replay.told == 0

@@ -45,7 +45,15 @@ class Sampling(_Section, frozen=True, omit_defaults=True):
 
 
 DialectName = Literal[
-    "auto", "openai", "vllm", "sglang", "sglang-generate", "llamacpp", "llamacpp-completion"
+    "auto",
+    "openai",
+    "vllm",
+    "sglang",
+    "sglang-generate",
+    "llamacpp",
+    "llamacpp-completion",
+    "responses",
+    "anthropic",
 ]
 
 

@@ -136,6 +136,15 @@ def decode_reply(body: bytes) -> Reply:
         return msgspec.convert(json.loads(body), Reply)
 
 
+def decode_object(text: str) -> dict[str, Json] | None:
+    """The object that a text is, if it is one."""
+    try:
+        found = msgspec.json.decode(text)
+    except UNDECODABLE:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def decode_models(body: bytes) -> list[str]:
     """The names of the models that /models lists."""
     return [model.id for model in _decode_models(body).data]

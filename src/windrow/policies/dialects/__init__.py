@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from windrow.policies.dialects.anthropic import AnthropicMessages
 from windrow.policies.dialects.base import BadReply, Dialect
 from windrow.policies.dialects.chat import OpenAIChat, SglangChat, VllmChat
 from windrow.policies.dialects.llamacpp import LlamacppChat, LlamacppCompletion
+from windrow.policies.dialects.responses import OpenAIResponses
 from windrow.policies.dialects.sglang import SglangGenerate
 
 __all__ = ["AUTO", "DIALECTS", "BadReply", "Dialect"]
@@ -19,5 +21,7 @@ DIALECTS: dict[str, Dialect] = {
         SglangGenerate(),
         LlamacppChat(),
         LlamacppCompletion(),
+        OpenAIResponses(),
+        AnthropicMessages(),
     )
 }

@@ -1,0 +1,126 @@
+"""OpenAI's Responses: text and tool calls. Nothing is left at the server: every call sends the whole conversation."""
+
+from __future__ import annotations
+
+import msgspec
+
+from windrow.policies.base import Completion, Request
+from windrow.policies.capturing import lower
+from windrow.policies.dialects.base import BadReply, Dialect, some_of, with_options
+from windrow.policies.dialects.parts import texts
+from windrow.policies.wire import Count
+from windrow.records import Call, Json, Message, Usage
+
+FINISHES = {"max_output_tokens": "length"}  # why a reply is incomplete
+
+
+class _Part(msgspec.Struct, gc=False):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    type: str
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: Count | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    input_tokens_details: _Details | None = None
+
+
+class _Reason(msgspec.Struct, gc=False):
+    reason: str | None = None
+    message: str | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    status: str
+    output: list[_Item]
+    incomplete_details: _Reason | None = None
+    error: _Reason | None = None
+    usage: _Usage | None = None
+    model: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Response).decode
+
+
+class OpenAIResponses(Dialect):
+    name = "responses"
+    path = "/responses"
+    accepts = some_of(*"temperature top_p max_tokens reasoning_effort".split())
+    answers = "a response"
+
+    def body(self, request: Request, model: str) -> dict[str, Json]:
+        body: dict[str, Json] = {"model": model, "store": False}
+        with_options(body, request, max_tokens="max_output_tokens")
+        if "reasoning_effort" in body:
+            body["reasoning"] = {"effort": body.pop("reasoning_effort")}
+        body["input"] = [item for message in request.messages for item in _items(message)]
+        if request.tools:
+            body["tools"] = [{"type": "function", "strict": False, **tool} for tool in request.tools]
+        return body
+
+    def read(self, answer: bytes, request: Request) -> Completion:
+        reply = _decode(answer)
+        if reply.status not in ("completed", "incomplete"):
+            reason = reply.error.message if reply.error else None
+            raise BadReply(f"its status is {reply.status!r}: {reason or 'without a reason'}")
+        parts = [part for item in reply.output if item.type == "message" for part in item.content or ()]
+        said = [part.refusal if part.text is None else part.text for part in parts]
+        thought = [part.text or "" for item in reply.output for part in item.summary or ()]
+        calls = tuple(_call(item) for item in reply.output if item.type == "function_call")
+        return Completion(
+            content="".join(text or "" for text in said) if said else None,
+            reasoning="\n".join(thought) or None,
+            tool_calls=calls,
+            finish=_finish(reply, calls),
+            usage=_counted(reply.usage) if reply.usage else None,
+            model=reply.model,
+            capture=lower(request.capture, "text"),
+        )
+
+
+def _items(message: Message) -> list[Json]:
+    if message.role == "tool":
+        result = "".join(texts(message))
+        return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": result}]
+    said = "".join(texts(message))
+    items: list[Json] = [{"role": message.role, "content": said}] if said or not message.tool_calls else []
+    return items + [
+        {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+        for call in message.tool_calls or ()
+    ]
+
+
+def _call(item: _Item) -> Call:
+    if item.call_id is None or item.name is None or item.arguments is None:
+        raise BadReply("a 'function_call' lacks 'call_id', 'name' or 'arguments'")
+    return Call(id=item.call_id, name=item.name, arguments=item.arguments)
+
+
+def _finish(reply: _Response, calls: tuple[Call, ...]) -> str | None:
+    if reply.status == "incomplete":
+        reason = reply.incomplete_details.reason if reply.incomplete_details else None
+        return FINISHES.get(reason or "", reason)
+    return "tool_calls" if calls else "stop"
+
+
+def _counted(usage: _Usage) -> Usage:
+    details = usage.input_tokens_details
+    return Usage(
+        prompt_tokens=usage.input_tokens,
+        completion_tokens=usage.output_tokens,
+        cached_tokens=(details.cached_tokens or 0) if details else 0,
+    )
