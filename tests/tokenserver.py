@@ -1,4 +1,4 @@
-"""A llama.cpp that knows its tokens by heart: an id a character, and one more for `ab`, so that text has two spellings.
+"""A llama.cpp, vLLM or SGLang that knows its tokens by heart: an id a character, and one more for `ab`, so that text has two spellings.
 
 It says what it is told to, as ids, and keeps the prompts that it was sent.
 """
@@ -74,9 +74,18 @@ class TokenServer:
         if request.path == "/apply-template":
             return http(200, {"prompt": self._template(body["messages"])})
         if request.path == "/tokenize":
-            return http(200, {"tokens": as_ids(body["content"])})
+            text = (
+                self._template(body["messages"])
+                if "messages" in body
+                else body.get("content", body.get("prompt"))
+            )
+            return http(200, {"tokens": as_ids(text)})
         if request.path == "/detokenize":
-            return http(200, {"content": as_text(body["tokens"])})
+            return http(200, dict.fromkeys(("content", "text", "prompt"), as_text(body["tokens"])))
+        if request.path == "/v1/completions":
+            return http(200, self._of_vllm(body))
+        if request.path == "/generate":
+            return http(200, self._of_sglang(body))
         if request.path == "/completion":
             return http(200, self._scores(body) if "logit_bias" in body else self._completion(body))
         return http(404, {"error": {"message": "File Not Found"}})
@@ -95,6 +104,34 @@ class TokenServer:
             "completion_probabilities": told,
             "model": "stub",
             **self._changes,
+        }
+
+    def _of_vllm(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.prompts.append(body["prompt"])
+        ids = self._says.pop(0)
+        choice = {
+            "text": as_text(ids).removesuffix(END),
+            "token_ids": ids,
+            "prompt_token_ids": body["prompt"],
+            "logprobs": {"token_logprobs": [-0.5] * len(ids)},
+            "finish_reason": "stop",
+        }
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+        return {"choices": [{**choice, **self._changes}], "usage": usage}
+
+    def _of_sglang(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.prompts.append(body["input_ids"])
+        ids = self._says.pop(0)
+        meta = {
+            "prompt_tokens": len(body["input_ids"]),
+            "completion_tokens": len(ids),
+            "finish_reason": {"type": "stop"},
+            "output_token_logprobs": [[-0.5, number, None] for number in ids],
+        }
+        return {
+            "text": as_text(ids).removesuffix(END),
+            "output_ids": ids,
+            "meta_info": {**meta, **self._changes},
         }
 
     def _scores(self, body: dict[str, Any]) -> dict[str, Any]:

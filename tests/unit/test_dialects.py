@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from aiohttp import web
@@ -12,7 +12,9 @@ from aiohttp.test_utils import TestServer
 
 from tests.collecting import single
 from tests.replaying import exact_reply, laid_down, replaying, replies, request_of, shown
+from windrow.config import DialectName
 from windrow.errors import PolicyError
+from windrow.policies.dialects import AUTO, DIALECTS
 
 Change = Callable[[Any, Any], None]  # of what holds a field, and the field's name or position
 
@@ -46,6 +48,11 @@ def of_another_kind(holder: Any, key: Any) -> None:
 
 
 CHANGES = (removed, nulled, renamed, shortened, emptied, of_another_kind)
+
+
+def test_every_dialect_can_be_configured_and_has_a_reply_laid_down() -> None:
+    assert set(get_args(DialectName)) == {AUTO, *DIALECTS}
+    assert {name.partition("/")[0] for name in replies()} | {"llamacpp-completion"} == set(DIALECTS)
 
 
 @pytest.mark.parametrize("name", replies())

@@ -12,12 +12,16 @@ import pytest
 from tests.tokenserver import END, LEFT_OUT, TokenServer, as_ids, as_text, forgetful
 from tests.wire import wire
 from windrow import Completion, Request
-from windrow.errors import PolicyError
+from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies.base import Route
 from windrow.policies.chat import ChatPolicy
+from windrow.policies.dialects import DIALECTS
+from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Message
 
 SAMPLED = [*as_ids("x ab", merge=False), *as_ids(END)]  # in other ids than the tokenizer's
+
+SENDS_IDS = [name for name, dialect in DIALECTS.items() if dialect.takes_ids]
 
 
 def said(completion: Completion) -> Message:
@@ -53,9 +57,9 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(server: TokenServer) -> AsyncIterator[Talk]:
+async def talking(server: TokenServer, dialect: str = "llamacpp-completion") -> AsyncIterator[Talk]:
     async with wire(server) as listening:
-        policy = ChatPolicy("stub", [listening.url], dialect="llamacpp-completion", probe=False)
+        policy = ChatPolicy("stub", [listening.url], dialect=dialect, probe=False)
         await policy.open()
         try:
             yield Talk(policy)
@@ -73,9 +77,10 @@ def logprobs_of(completion: Completion) -> list[float]:
     return array("f", completion.tokens.logprobs or b"").tolist()
 
 
-async def test_the_next_prompt_is_what_was_sampled_id_for_id_and_what_the_messages_add() -> None:
+@pytest.mark.parametrize("dialect", SENDS_IDS)
+async def test_the_next_prompt_is_what_was_sampled_id_for_id_and_what_the_messages_add(dialect: str) -> None:
     server = TokenServer([SAMPLED, SAMPLED, SAMPLED])
-    async with talking(server) as talk:
+    async with talking(server, dialect) as talk:
         messages = [user("ab")]
         for turn in range(3):
             reply = await talk.ask(*messages)
@@ -87,10 +92,11 @@ async def test_the_next_prompt_is_what_was_sampled_id_for_id_and_what_the_messag
     assert second != as_ids(as_text(second))  # tokenised again, it would be another prompt
 
 
-async def test_a_template_that_drops_old_reasoning_gives_a_new_prompt() -> None:
+@pytest.mark.parametrize("dialect", SENDS_IDS)
+async def test_a_template_that_drops_old_reasoning_gives_a_new_prompt(dialect: str) -> None:
     thinking = [*as_ids("<think>so</think>x ab", merge=False), *as_ids(END)]
     server = TokenServer([thinking, SAMPLED], forgetful)
-    async with talking(server) as talk:
+    async with talking(server, dialect) as talk:
         reply = await talk.ask(user("hi"))
         assert (reply.reasoning, reply.content) == ("so", "x ab")
         later = await talk.ask(user("hi"), said(reply), user("on"))
@@ -174,3 +180,34 @@ async def test_a_reply_without_its_ids_is_an_error(changes: dict[str, Any]) -> N
         with pytest.raises(PolicyError) as refusal:
             await talk.ask(user("hi"))
     assert refusal.value.kind == "bad_reply"
+
+
+async def test_a_logprob_that_vllm_does_not_have_makes_the_reply_inexact() -> None:
+    logprobs = {"token_logprobs": [-0.5, None, *[-0.5] * (len(SAMPLED) - 2)]}
+    async with talking(TokenServer([SAMPLED], logprobs=logprobs), "vllm-completions") as talk:
+        reply = await talk.ask(user("hi"))
+    assert (reply.capture, reply.tokens) == ("text", None)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "changes"),
+    [
+        ("vllm-completions", {"finish_reason": "abort"}),
+        ("sglang-generate", {"finish_reason": {"type": "abort", "message": "out of memory"}}),
+    ],
+)
+async def test_a_call_that_the_server_gave_up_may_be_tried_again(
+    dialect: str, changes: dict[str, Any]
+) -> None:
+    async with talking(TokenServer([SAMPLED], **changes), dialect) as talk:
+        with pytest.raises(InfraError, match="gave the call up") as refusal:
+            await talk.ask(user("hi"))
+    assert (refusal.value.kind, refusal.value.again) == ("aborted", True)
+
+
+@pytest.mark.parametrize("dialect", SENDS_IDS)
+def test_native_tool_calls_are_not_asked_of_a_server_that_gives_text(dialect: str) -> None:
+    policy = ChatPolicy("stub", ["http://127.0.0.1:9/v1"], dialect=dialect)
+    with pytest.raises(UsageError, match="gives text alone"):
+        with_tool_calls(policy, "native")
+    assert with_tool_calls(policy, "auto").identity()["tool_calls"]["format"] == "hermes"

@@ -48,6 +48,7 @@ DialectName = Literal[
     "auto",
     "openai",
     "vllm",
+    "vllm-completions",
     "sglang",
     "sglang-generate",
     "llamacpp",

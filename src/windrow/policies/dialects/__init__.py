@@ -8,6 +8,7 @@ from windrow.policies.dialects.chat import OpenAIChat, SglangChat, VllmChat
 from windrow.policies.dialects.llamacpp import LlamacppChat, LlamacppCompletion
 from windrow.policies.dialects.responses import OpenAIResponses
 from windrow.policies.dialects.sglang import SglangGenerate
+from windrow.policies.dialects.vllm import VllmCompletions
 
 __all__ = ["AUTO", "DIALECTS", "BadReply", "Dialect"]
 
@@ -17,6 +18,7 @@ DIALECTS: dict[str, Dialect] = {
     for dialect in (
         OpenAIChat(),
         VllmChat(),
+        VllmCompletions(),
         SglangChat(),
         SglangGenerate(),
         LlamacppChat(),

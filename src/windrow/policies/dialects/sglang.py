@@ -14,7 +14,13 @@ from windrow.errors import InfraError
 from windrow.policies.base import Request
 from windrow.policies.capturing import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
-from windrow.policies.dialects.tokenwise import Rendering, Sampled, TokenDialect, template_messages
+from windrow.policies.dialects.tokenwise import (
+    MAX_TOKENS,
+    Rendering,
+    Sampled,
+    TokenDialect,
+    template_messages,
+)
 from windrow.policies.wire import Count, Logprob, TokenId
 from windrow.records import Json
 
@@ -50,6 +56,7 @@ class SglangGenerate(TokenDialect):
     name = "sglang-generate"
     path = "/generate"
     at_root = True
+    default_max_tokens = MAX_TOKENS
     accepts = some_of(
         *"temperature top_p top_k min_p max_tokens stop".split(),
         *"presence_penalty frequency_penalty repetition_penalty".split(),
@@ -69,7 +76,7 @@ class SglangGenerate(TokenDialect):
         return told.text
 
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
-        options: dict[str, Json] = {}
+        options: dict[str, Json] = {"max_new_tokens": MAX_TOKENS}
         with_options(options, request, max_tokens="max_new_tokens")
         body: dict[str, Json] = {"input_ids": ids, "sampling_params": options, "stream": False}
         if asks(request.capture, "logprobs"):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
 
 MOST_BRANCHES = 16  # held for an episode; what goes on from an older one is tokenised as a whole
+MAX_TOKENS = 1024  # where nothing is said: on the routes that take ids, servers stop after a few dozen
 END_OF_THOUGHT = "</think>"
 
 
