@@ -30,6 +30,8 @@ def test_it_says_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) -> 
             choice["logprobs"] = {"content": [{"token": "5", "logprob": -0.1}]}
         if body.get("return_token_ids"):
             choice["token_ids"] = [5]
+            reply["prompt_token_ids"] = [1, 2]
+            reply["usage"] = {"prompt_tokens": 2, "completion_tokens": 1}
         if body.get("tools"):
             call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
             choice["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -38,7 +40,7 @@ def test_it_says_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) -> 
     with ModelServer(able) as server:
         assert main(["doctor", "--model", "stub", "--base-url", server.url]) == 0
     found = marks(capsys)
-    wanted = ("endpoint", "usage", "logprobs", "token ids", "seeds", "tools")
+    wanted = ("endpoint", "server", "usage", "logprobs", "token ids", "capture", "seeds", "tools")
     assert {name: found[name] for name in wanted} == dict.fromkeys(wanted, "ok")
 
 
@@ -47,7 +49,7 @@ def test_a_plain_endpoint_is_fine_and_says_what_it_lacks(capsys: pytest.CaptureF
         assert main(["doctor", "--model", "stub", "--base-url", server.url]) == 0
     found = marks(capsys)
     assert found["endpoint"] == "ok"
-    assert {found[name] for name in ("logprobs", "token ids", "seeds", "tools")} == {"--"}
+    assert {found[name] for name in ("logprobs", "token ids", "capture", "seeds", "tools")} == {"--"}
 
 
 def test_an_endpoint_that_refuses_is_a_finding_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,6 +125,7 @@ SAID: dict[str, Callable[[Scene], list[str]]] = {
     "did not answer within": lambda scene: scene.ask(
         model="other", latency_s=60, flags=("--set", "policy.probe_timeout_s=0.2")
     ),
+    "Collect with --capture": lambda scene: scene.ask(flags=("--capture", "tokens")),
     "no model:": lambda scene: scene.collect(),
     "is not here yet": Scene.without_model,
     "needs the extra": Scene.without_extra,

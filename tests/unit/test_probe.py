@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.collecting import collected, lines, single
-from tests.wire import WireRequest, http, wire
+from tests.wire import WireRequest, http, wire, wired
 from windrow.cli.main import main
 from windrow.errors import EndpointError
 
@@ -113,9 +113,10 @@ async def test_whether_logprobs_are_the_models_own_is_found_out(
         (Engine("vllm", mute=("token_ids",)), "tokens", "gives logprobs as 'vllm'"),
         (Engine("vllm", mute=("logprobs",)), "tokens", "gives text as 'vllm'"),
         (Engine("unnamed", mute=("logprobs",)), "logprobs", "gives text as 'openai'"),
+        (Engine("unnamed", refuses="return_token_ids"), "tokens", "gives logprobs as 'openai'"),
         (Engine("unnamed", refuses="return_token_ids"), "tokens", "Unrecognized request argument"),
     ],
-    ids=["no ids", "no logprobs", "no logprobs wanted alone", "fields refused"],
+    ids=["no ids", "no logprobs", "no logprobs wanted alone", "ids refused", "ids refused, in words"],
 )
 async def test_what_an_endpoint_cannot_give_is_refused_at_the_start(
     engine: Engine, wanted: str, said: str, tmp_path: Path
@@ -183,3 +184,12 @@ def test_a_level_that_a_dialect_never_reaches_is_a_usage_error(
     command = ["collect", str(tasks), "--model", "m", "--base-url", "http://127.0.0.1:9/v1"]
     assert main([*command, "--dialect", "openai", "--capture", "tokens"]) == 2
     assert "can be captured as none, text, logprobs" in capsys.readouterr().err
+
+
+def test_the_doctor_says_what_a_server_is_and_how_it_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    with wired(Engine("sglang", scaled=True)) as server:
+        main(["doctor", "--model", "stub", "--base-url", server.url])
+    said = capsys.readouterr().out
+    assert "server       SGLang 0.6.1" in said
+    assert "logprobs     logprobs of sampled tokens, processed" in said
+    assert "capture      --capture tokens, as dialect 'sglang'" in said

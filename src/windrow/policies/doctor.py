@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 
 from windrow.errors import EndpointError, InfraError, PolicyError
+from windrow.policies.capturing import asks
 from windrow.policies.chat import ChatPolicy
+from windrow.policies.probe import identify
 from windrow.records import Json
 
+TIMEOUT_S = 20.0  # for the server to say what it is
 TOOL = {
     "type": "function",
     "function": {
@@ -52,15 +55,11 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
                 f"{policy.where}: {policy.model} answers in {time.monotonic() - started:.2f} s",
             )
         ]
-        findings += await _server(policy)
+        server, _ = await identify(policy.endpoints[0], TIMEOUT_S)
+        findings.append(Finding("server", True, server))
         usage = _object(plain.get("usage"))
         findings.append(_said("usage", bool(usage.get("completion_tokens")), "token counts with the reply"))
-        logprobs = await _ask(policy, {"max_tokens": 4, "logprobs": True, "top_logprobs": 1})
-        findings.append(
-            _said("logprobs", bool(_choice(logprobs).get("logprobs")), "logprobs of sampled tokens")
-        )
-        ids = await _ask(policy, {"max_tokens": 4, "return_token_ids": True})
-        findings.append(_said("token ids", bool(_choice(ids).get("token_ids")), "ids of sampled tokens"))
+        findings += await _tokens(policy)
         findings.append(await _seeds(policy))
         tools = await _ask(policy, {"max_tokens": 64, "tools": [TOOL], "tool_choice": "required"})
         calls = _object(_choice(tools).get("message")).get("tool_calls")
@@ -70,16 +69,17 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
         await policy.close()
 
 
-async def _server(policy: ChatPolicy) -> list[Finding]:
-    """What it is, and how exactly its replies can be kept."""
+async def _tokens(policy: ChatPolicy) -> list[Finding]:
+    """How exactly its replies can be kept."""
     policy.wanted_capture = "tokens"
     facts = await policy.facts(policy.endpoints[0])
-    kind = f", logprobs {facts.logprob_kind}" if facts.logprob_kind else ""
-    found = f"--capture {facts.reached or '?'} as {facts.dialect!r}{kind}"
-    why = f": {facts.why}" if facts.why else ""
+    reached = facts.reached or "text"
+    kind = f", {facts.logprob_kind}" if facts.logprob_kind else ""
+    why = f" ({facts.why})" if facts.why else ""
     return [
-        Finding("server", True, facts.server),
-        Finding("capture", True if facts.reached == "tokens" else None, found + why),
+        _said("logprobs", asks(reached, "logprobs"), f"logprobs of sampled tokens{kind}"),
+        _said("token ids", asks(reached, "tokens"), "ids of prompt and sampled tokens"),
+        Finding("capture", None if why else True, f"--capture {reached}, as dialect {facts.dialect!r}{why}"),
     ]
 
 

@@ -29,7 +29,6 @@ SCALED = 0.1  # a temperature of 2 changes a logprob by more
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out. `reached` is None where the endpoint was too busy to say."""
 
-    server: str
     dialect: str
     reached: Capture | None
     why: str = ""  # it reaches no more, in the server's words where it has some
@@ -38,19 +37,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find_out(endpoint: Endpoint, model: str, wanted: Capture, *, auto: bool, timeout_s: float) -> Facts:
     """Ask, and set the endpoint to the dialect that fits it; `auto`: where it was not given."""
-    server, name = await identify(endpoint, timeout_s) if auto else ("", endpoint.dialect.name)
+    named = True
     if auto:
+        _, name = await identify(endpoint, timeout_s)
+        named = name is not None
         endpoint.dialect = DIALECTS[name or ("vllm" if asks(wanted, "tokens") else "openai")]
     reached, why = await _reached(endpoint, model, wanted, timeout_s)
+    if reached == "text" and not named and asks(wanted, "tokens"):  # it may only dislike being asked for ids
+        endpoint.dialect = DIALECTS["openai"]
+        reached, _ = await _reached(endpoint, model, "logprobs", timeout_s)
     if reached is not None and asks(reached, "logprobs") and endpoint.dialect.logprob_kind is None:
         endpoint.dialect = copy.copy(endpoint.dialect)
         endpoint.dialect.logprob_kind = await _kind(endpoint, model, timeout_s)
     return Facts(
-        server=server or "an OpenAI-compatible server",
-        dialect=endpoint.dialect.name,
-        reached=reached,
-        why=why,
-        logprob_kind=endpoint.dialect.logprob_kind,
+        dialect=endpoint.dialect.name, reached=reached, why=why, logprob_kind=endpoint.dialect.logprob_kind
     )
 
 
@@ -77,7 +77,7 @@ async def identify(endpoint: Endpoint, timeout_s: float) -> tuple[str, str | Non
         return f"SGLang {_word(sglang.get('version'))}".strip(), "sglang"
     if isinstance(version.get("version"), str):
         return f"vLLM {version['version']}", "vllm"
-    return "", None
+    return "an OpenAI-compatible server", None
 
 
 async def _reached(
