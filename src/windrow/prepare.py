@@ -109,6 +109,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     grading = _grading(run, scorers, meant_for)
     judging = Judging(scorers=scorers, env=meant_for, fingerprint=grading.hash if grading else None)
     concurrency = _concurrency(run, made.policy)
+    _check_limited(run, made)
     _check_workers(run, parts, concurrency)
     return Prepared(
         loaded=loaded,
@@ -123,6 +124,20 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         notes=notes,
         concurrency=concurrency,
     )
+
+
+def _check_limited(run: RunConfig, made: Made) -> None:
+    """Refuse a limit that would never hold: of an environment or an agent that there is not."""
+    kinds: tuple[tuple[str, Mapping[str, int], type, Callable[[str], type]], ...] = (
+        ("--env-concurrency", run.env_concurrency, made.env, find_env),
+        ("--agent-concurrency", run.agent_concurrency, made.agent, find_agent),
+    )
+    for flag, limits, own, find in kinds:
+        for name in limits.keys() - {name_of(own)}:
+            try:
+                find(name)
+            except UsageError as problem:
+                raise UsageError(f"{flag} {name}: {problem}") from None
 
 
 def _check_workers(run: RunConfig, parts: Parts, concurrency: int) -> None:

@@ -139,6 +139,14 @@ def test_a_rate_is_judged_by_the_failures_of_this_call_alone(collect: Command, t
         (("--max-failure-rate", "2"), "--max-failure-rate: max_failure_rate: expected `float` <= 1.0"),
         (("--budget-tokens", "0"), "--budget-tokens: budget.tokens: expected `int` >= 1"),
         (
+            ("--env-concurrency", "nowhere=2"),
+            "--env-concurrency nowhere: unknown env",
+        ),
+        (
+            ("--agent-concurrency", "nowhere=2"),
+            "--agent-concurrency nowhere: unknown agent",
+        ),
+        (
             ("--env-concurrency", "chat"),
             "--env-concurrency 'chat': expected NAME=N, such as --env-concurrency chat=8",
         ),

@@ -160,3 +160,11 @@ async def test_without_locks_a_run_is_collected_continued_and_moved_aside(
     assert summary.attempts == 3
     summary, _ = await collect(tmp_path / "run", lock=False, overwrite=True)
     assert summary.attempts == 6
+
+
+def test_a_released_lock_is_free_though_a_forked_process_has_its_file(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    inherited = os.dup(lock._descriptor)  # as a fork has it
+    lock.release()
+    Lock(tmp_path / "lock").release()
+    os.close(inherited)

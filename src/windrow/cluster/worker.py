@@ -53,7 +53,11 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     _die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the parent decides, also where a supervisor tells everyone
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which what an environment starts would inherit
     run_loop(_serve(end))
 
 
@@ -164,7 +168,3 @@ def _counts(rollout: Rollout) -> Rollout:
     return msgspec.structs.replace(
         rollout, task=task, tools=(), messages=(), turns=(), state=None, scores={}, metrics={}
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -45,6 +45,8 @@ from windrow.tasks.plan import Slot
 
 AHEAD = 8  # one in so many of a worker's episodes is leased ahead, so that it need not wait for the next
 LEAVE_S = 5.0  # for a worker that is done
+# What is importable here is importable there. Not by PYTHONPATH: what an environment starts would inherit that.
+BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from windrow.cluster.worker import main; main()"
 
 
 class _AlreadyDurable:
@@ -83,6 +85,7 @@ class Workers:
         self._control = control
         self._spent = spent
         self._warn = warn
+        self._warned: dict[str, _Worker] = {}
         self._workers = [_Worker(f"w{number}", share) for number, share in enumerate(shares)]
         self._commits = Commits(
             _AlreadyDurable(), control, room=COMMITS_WAITING * sum(shares), counted=counted, told=told
@@ -106,24 +109,33 @@ class Workers:
         """Start a worker, keep it busy, and see it out."""
         try:
             await worker.start(self._start)
+            if self._control.stopping:  # before there was anyone to tell
+                self._dismiss(worker)
             async for report in worker.reports():
                 if isinstance(report, Failed):
                     raise _error(report)
                 if isinstance(report, Warned):
-                    self._warn(report.text)
+                    self._pass_warning_on(worker, report.text)
                 elif isinstance(report, Ready):
                     worker.ready = True
                 elif isinstance(report, Durable):
                     await self._settle(worker, report, waiting)
                 elif isinstance(report, Ended):
                     worker.ended = True
+                    break
                 self._lease(waiting)
             if not worker.ended:
                 self._mourn(worker, await worker.exit_code(), waiting)
+                self._lease(waiting)  # the others may have waited for what it had in hand
         finally:
             self._progress.in_flight -= worker.running
             worker.running = 0
             await worker.stop()
+
+    def _pass_warning_on(self, worker: _Worker, text: str) -> None:
+        """What several workers find out is told once."""
+        if self._warned.setdefault(text, worker) is worker:
+            self._warn(text)
 
     async def _settle(self, worker: _Worker, report: Durable, waiting: Waiting) -> None:
         self._spent(report.rollout)
@@ -154,9 +166,15 @@ class Workers:
                 worker.order(Finish())
 
     def _pass_on(self) -> None:
-        """The run is stopped or cancelled: so are the workers."""
+        """The run is stopped or cancelled: so are the workers. One that is told twice to cancel is not asked again."""
         for worker in self._workers:
-            worker.order(Cancel(self._control.reason) if self._control.cancelled else Finish())
+            if worker.cancelled:
+                worker.kill()
+            else:
+                self._dismiss(worker)
+
+    def _dismiss(self, worker: _Worker) -> None:
+        worker.order(Cancel(self._control.reason) if self._control.cancelled else Finish())
 
     def _mourn(self, worker: _Worker, code: int, waiting: Waiting) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit {code}"
@@ -180,9 +198,10 @@ class _Worker:
         self.share = share
         self.leased: dict[int, Slot] = {}
         self.running = 0
-        self.ready = self.ended = self.left = False
+        self.ready = self.ended = self.left = self.cancelled = False
         self._channel: Channel[Report] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def room(self) -> int:
@@ -193,14 +212,21 @@ class _Worker:
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "windrow.cluster.worker", str(theirs.fileno()), str(os.getpid())),
+                *("-c", BEGIN, str(theirs.fileno()), str(os.getpid()), *sys.path),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(place for place in sys.path if place)},
                 start_new_session=True,  # Ctrl-C on the terminal is for the parent
             )
+        self._watch = asyncio.create_task(self._hang_up(self._process, ours))
         self._channel = await open_channel(ours, Report)
         self._channel.post(msgspec.structs.replace(start, writer=self.name, concurrency=self.share))
+
+    @staticmethod
+    async def _hang_up(process: asyncio.subprocess.Process, end: socket.socket) -> None:
+        """When the process is gone, nothing more comes, though a child of an environment may hold its socket."""
+        await process.wait()
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RD)
 
     def reports(self) -> AsyncIterator[Report]:
         """What it says, until it is gone."""
@@ -214,7 +240,13 @@ class _Worker:
     def order(self, order: Run | Finish | Cancel) -> None:
         self.left = self.left or not isinstance(order, Run)
         if self._channel is not None:
+            self.cancelled = self.cancelled or isinstance(order, Cancel)
             self._channel.post(order)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def exit_code(self) -> int:
         assert self._process is not None
@@ -224,14 +256,15 @@ class _Worker:
         """See the process out; one that does not leave by itself is killed."""
         if self._channel is not None:
             await self._channel.close()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._process is None or self._process.returncode is not None:
             return
         try:
             async with asyncio.timeout(LEAVE_S if self.ended else 0):
                 await self._process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self.kill()
             await self._process.wait()
 
 

@@ -49,6 +49,9 @@ class Lock:
         os.pwrite(self._descriptor, name + b"\n", 0)
 
     def release(self) -> None:
+        fcntl.flock(
+            self._descriptor, fcntl.LOCK_UN
+        )  # closing would leave it to what an environment has forked
         os.close(self._descriptor)
 
 
