@@ -53,10 +53,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     _die_with(parent)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the parent decides, also where a supervisor tells everyone
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, also where everyone is told
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which what an environment starts would inherit
     run_loop(_serve(end))
 
