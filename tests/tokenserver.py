@@ -67,10 +67,13 @@ class TokenServer:
         self._changes = changes  # of every completion
         self.prompts: list[list[int]] = []
         self.scored: list[tuple[list[int], int]] = []
+        self.context_tokens = 8  # fewer than any prompt has
         self.leave_out: set[int] = set()  # ids whose logprobs are not told with the reply
 
     def __call__(self, request: WireRequest) -> bytes:
         body = request.json if request.body else {}
+        if request.path == "/props":
+            return http(200, {"default_generation_settings": {"n_ctx": self.context_tokens}})
         if request.path == "/apply-template":
             return http(200, {"prompt": self._template(body["messages"])})
         if request.path == "/tokenize":

@@ -132,3 +132,16 @@ async def test_an_episode_is_kept_as_the_server_saw_it_and_scores_the_same_again
         for position, (token, logprob) in enumerate(zip(output, recorded, strict=True)):
             again = server.logprob([*prompt, *output[:position]], token, anew=number == position == 0)
             assert abs(again - logprob) <= 1e-3, (number, position)
+
+
+async def test_a_reply_that_fills_the_context_is_kept_as_exactly(tmp_path: Path) -> None:
+    pull(find_model(DEFAULT_MODEL))
+    rollout = await single(
+        [{"prompt": "Write a long story of a whale. " * 8, "answer": "-"}],
+        model="local",
+        sets=["policy.local.context_tokens=128", "policy.local.parallel=2"],
+        max_tokens=400,
+        out=str(tmp_path / "run"),
+    )
+    assert (rollout.status, rollout.stop, rollout.capture) == ("truncated", "length", "tokens")
+    assert rollout.usage.completion_tokens < 400

@@ -162,7 +162,7 @@ async def test_logprobs_that_could_belong_to_either_of_two_ids_are_asked_for() -
         {"completion_probabilities": None},
         {"completion_probabilities": [{"id": 9, "logprob": -0.5}]},
         {"tokens_evaluated": 1},
-        {"truncated": True},  # the server has dropped the beginning of the prompt
+        {"truncated": True},  # the server may have dropped the beginning of the prompt
     ],
     ids=lambda changes: next(iter(changes)),
 )

@@ -23,6 +23,7 @@ from windrow.records import Json
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
 
+LOOK_S = 20.0  # for the server to say how long its context is
 FEW, ALL = 256, 1 << 20  # of the likeliest tokens that a missing logprob is looked for among
 
 
@@ -122,6 +123,11 @@ class LlamacppCompletion(TokenDialect):
             raise endpoint.bad_reply("/detokenize", "it has no 'content'")
         return told.content
 
+    async def context_tokens(self, endpoint: Endpoint) -> int:
+        settings = (await endpoint.look("/props", LOOK_S)).get("default_generation_settings")
+        found = settings.get("n_ctx") if isinstance(settings, dict) else None
+        return found if isinstance(found, int) else 0
+
     def check_length(self, ids: list[int], endpoint: Endpoint) -> None:
         check_fits(ids, endpoint)
 
@@ -145,7 +151,7 @@ class LlamacppCompletion(TokenDialect):
             logprobs=aligned(reply.tokens, found) if found is not None else None,
             finish=_FINISHES.get(reply.stop_type or ""),
             prompt_tokens=reply.tokens_evaluated,
-            prompt=() if reply.truncated else None,  # its beginning was dropped
+            overflowed=reply.truncated,
             cached_tokens=reply.timings.cache_n if reply.timings else 0,
             model=reply.model,
         )

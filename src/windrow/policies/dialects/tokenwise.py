@@ -37,7 +37,8 @@ class Sampled(NamedTuple):
     cached_tokens: int = 0
     model: str | None = None
     version: str | None = None
-    prompt: Sequence[int] | None = None  # as the server has seen it, where that is known
+    prompt: Sequence[int] | None = None  # as the server has seen it, where it tells
+    overflowed: bool = False  # the context was full: the reply ended there, or went on without its beginning
 
 
 class Rendering(NamedTuple):
@@ -110,17 +111,23 @@ class TokenDialect(Dialect):
             reply = reply._replace(logprobs=await self.fill(ids, reply, endpoint))
         said = await self.detokenize(reply.ids, model, endpoint) if reply.ids else ""
         remember(branches, branch, rendering.text + said, [*ids, *reply.ids])
-        return self._completion(request, ids, reply)
+        whole = not reply.overflowed or len(ids) + len(reply.ids) <= await self.context_tokens(endpoint)
+        return self._completion(request, ids, reply, whole=whole)
 
     async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sequence[float] | None:
         """The logprobs of a reply in which some are left out; None where they are not to be had."""
         return None
 
+    async def context_tokens(self, endpoint: Endpoint) -> int:
+        """How many tokens the server holds at a time; 0 where it does not say."""
+        return 0
+
     def check_length(self, ids: list[int], endpoint: Endpoint) -> None:
         """Raise ContextOverflow for a prompt that is known not to fit."""
 
-    def _completion(self, request: Request, ids: list[int], reply: Sampled) -> Completion:
-        seen = reply.prompt_tokens == len(ids) and reply.prompt in (None, ids)
+    def _completion(self, request: Request, ids: list[int], reply: Sampled, *, whole: bool) -> Completion:
+        """`whole`: the prompt was there to the end."""
+        seen = whole and reply.prompt_tokens == len(ids) and reply.prompt in (None, ids)
         tokens, capture = packed(
             request.capture,
             prompt=ids if seen else None,
