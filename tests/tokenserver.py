@@ -87,6 +87,8 @@ class TokenServer:
             return http(200, dict.fromkeys(("content", "text", "prompt"), as_text(body["tokens"])))
         if request.path == "/v1/completions":
             return http(200, self._of_vllm(body))
+        if request.path == "/inference/v1/generate":
+            return http(200, self._of_vllm_generate(body))
         if request.path == "/generate":
             return http(200, self._of_sglang(body))
         if request.path == "/completion":
@@ -121,6 +123,14 @@ class TokenServer:
         }
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return {"choices": [{**choice, **self._changes}], "usage": usage}
+
+    def _of_vllm_generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.prompts.append(body["token_ids"])
+        ids = self._says.pop(0)
+        entries = {"content": [{"token": "x", "logprob": -0.5} for _ in ids]}
+        return {
+            "choices": [{"token_ids": ids, "logprobs": entries, "finish_reason": "stop", **self._changes}]
+        }
 
     def _of_sglang(self, body: dict[str, Any]) -> dict[str, Any]:
         self.prompts.append(body["input_ids"])

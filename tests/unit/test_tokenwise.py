@@ -193,6 +193,7 @@ async def test_a_logprob_that_vllm_does_not_have_makes_the_reply_inexact() -> No
     ("dialect", "changes"),
     [
         ("vllm-completions", {"finish_reason": "abort"}),
+        ("vllm-generate", {"finish_reason": "abort"}),
         ("sglang-generate", {"finish_reason": {"type": "abort", "message": "out of memory"}}),
     ],
 )

@@ -49,6 +49,7 @@ DialectName = Literal[
     "openai",
     "vllm",
     "vllm-completions",
+    "vllm-generate",
     "sglang",
     "sglang-generate",
     "llamacpp",

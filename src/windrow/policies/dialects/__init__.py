@@ -8,7 +8,7 @@ from windrow.policies.dialects.chat import OpenAIChat, SglangChat, VllmChat
 from windrow.policies.dialects.llamacpp import LlamacppChat, LlamacppCompletion
 from windrow.policies.dialects.responses import OpenAIResponses
 from windrow.policies.dialects.sglang import SglangGenerate
-from windrow.policies.dialects.vllm import VllmCompletions
+from windrow.policies.dialects.vllm import VllmCompletions, VllmGenerate
 
 __all__ = ["AUTO", "DIALECTS", "BadReply", "Dialect"]
 
@@ -19,6 +19,7 @@ DIALECTS: dict[str, Dialect] = {
         OpenAIChat(),
         VllmChat(),
         VllmCompletions(),
+        VllmGenerate(),
         SglangChat(),
         SglangGenerate(),
         LlamacppChat(),

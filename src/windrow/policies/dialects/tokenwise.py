@@ -29,11 +29,11 @@ END_OF_THOUGHT = "</think>"
 class Sampled(NamedTuple):
     """A reply as the server tells it."""
 
-    text: str
+    text: str | None  # None: it is the text of the ids, without the token that ended it
     ids: Sequence[int]  # with the token that ended it
     logprobs: Sequence[float | None] | None  # one for each id; None where the server left one out
     finish: str | None
-    prompt_tokens: int
+    prompt_tokens: int | None  # None: the server does not count them
     cached_tokens: int = 0
     model: str | None = None
     version: str | None = None
@@ -110,6 +110,9 @@ class TokenDialect(Dialect):
         if reply.logprobs is not None and None in reply.logprobs:
             reply = reply._replace(logprobs=await self.fill(ids, reply, endpoint))
         said = await self.detokenize(reply.ids, model, endpoint) if reply.ids else ""
+        if reply.text is None:
+            spoken = reply.ids[:-1] if reply.finish == "stop" else reply.ids
+            reply = reply._replace(text=await self.detokenize(spoken, model, endpoint) if spoken else "")
         remember(branches, branch, rendering.text + said, [*ids, *reply.ids])
         whole = not reply.overflowed or len(ids) + len(reply.ids) <= await self.context_tokens(endpoint)
         return self._completion(request, ids, reply, whole=whole)
@@ -127,7 +130,7 @@ class TokenDialect(Dialect):
 
     def _completion(self, request: Request, ids: list[int], reply: Sampled, *, whole: bool) -> Completion:
         """`whole`: the prompt was there to the end."""
-        seen = whole and reply.prompt_tokens == len(ids) and reply.prompt in (None, ids)
+        seen = whole and reply.prompt_tokens in (None, len(ids)) and reply.prompt in (None, ids)
         tokens, capture = packed(
             request.capture,
             prompt=ids if seen else None,
@@ -135,13 +138,14 @@ class TokenDialect(Dialect):
             logprobs=known_logprobs(reply.logprobs),
             kind=self.logprob_kind,
         )
-        thought, end, spoken = reply.text.rpartition(END_OF_THOUGHT)
+        text = reply.text or ""
+        thought, end, spoken = text.rpartition(END_OF_THOUGHT)
         return Completion(
-            content=spoken.lstrip("\n") if end else reply.text,
+            content=spoken.lstrip("\n") if end else text,
             reasoning=thought.removeprefix("<think>").strip("\n") if end else None,
             finish=reply.finish,
             usage=Usage(
-                prompt_tokens=reply.prompt_tokens,
+                prompt_tokens=len(ids) if reply.prompt_tokens is None else reply.prompt_tokens,
                 completion_tokens=len(reply.ids),
                 cached_tokens=reply.cached_tokens,
             ),

@@ -1,6 +1,6 @@
-"""vLLM's /v1/completions with ids: the prompt goes in as ids, and comes back as the server has seen it.
+"""vLLM's routes that take ids: /v1/completions, which also tells what prompt it has seen, and /inference/v1/generate.
 
-Its chat template is reached through /tokenize, which takes messages.
+The chat template is reached through /tokenize, which takes messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import msgspec
 from windrow.errors import InfraError
 from windrow.policies.base import ANY_SAMPLING, Request
 from windrow.policies.capturing import asks
-from windrow.policies.dialects.base import BadReply, with_options
+from windrow.policies.dialects.base import BadReply, some_of, with_options
+from windrow.policies.dialects.chat import MISSING_LOGPROB
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
 from windrow.policies.dialects.tokenwise import MAX_TOKENS, Rendering, Sampled, TokenDialect
 from windrow.policies.wire import Logprob, TokenId, WireUsage
@@ -21,6 +22,8 @@ from windrow.records import Json
 
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
+
+GIVEN_UP = ("abort", "error")
 
 
 class _Logprobs(msgspec.Struct, gc=False):
@@ -44,10 +47,9 @@ class _Reply(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Reply).decode
 
 
-class VllmCompletions(TokenDialect):
-    name = "vllm-completions"
-    path = "/completions"
-    accepts = ANY_SAMPLING - {"reasoning_effort"}
+class _Vllm(TokenDialect):
+    """How vLLM renders, splits and joins."""
+
     default_max_tokens = MAX_TOKENS
 
     async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
@@ -62,6 +64,12 @@ class VllmCompletions(TokenDialect):
             raise endpoint.bad_reply("/detokenize", "it has no 'prompt'")
         return told.prompt
 
+
+class VllmCompletions(_Vllm):
+    name = "vllm-completions"
+    path = "/completions"
+    accepts = ANY_SAMPLING - {"reasoning_effort"}
+
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "prompt": ids, "max_tokens": MAX_TOKENS}
         with_options(body, request)
@@ -75,7 +83,7 @@ class VllmCompletions(TokenDialect):
         if not reply.choices:
             raise BadReply("it has no choices")
         choice, counted = reply.choices[0], reply.usage.counted
-        if choice.finish_reason in ("abort", "error"):
+        if choice.finish_reason in GIVEN_UP:
             raise InfraError(f"the server gave the call up: {choice.finish_reason}", kind="aborted")
         if counted.completion_tokens != len(choice.token_ids):
             raise BadReply(
@@ -91,4 +99,65 @@ class VllmCompletions(TokenDialect):
             cached_tokens=counted.cached_tokens,
             model=reply.model,
             prompt=choice.prompt_token_ids or (),  # it is asked to tell
+        )
+
+
+class _Sampled(msgspec.Struct, gc=False):
+    logprob: Logprob
+
+
+class _Content(msgspec.Struct, gc=False):
+    content: list[_Sampled] | None = None
+
+
+class _Generation(msgspec.Struct, gc=False):
+    token_ids: list[TokenId]
+    finish_reason: str | None
+    logprobs: _Content | None = None
+
+
+class _Generated(msgspec.Struct, gc=False):
+    choices: list[_Generation]
+
+
+_decode_generated = msgspec.json.Decoder(_Generated).decode
+
+
+class VllmGenerate(_Vllm):
+    """Ids alone: the text of a reply is asked for. Without stop words, what ends a reply is always a token."""
+
+    name = "vllm-generate"
+    path = "/inference/v1/generate"
+    at_root = True
+    accepts = some_of(
+        *"temperature top_p top_k min_p max_tokens seed".split(),
+        *"presence_penalty frequency_penalty repetition_penalty".split(),
+    )
+
+    def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
+        options: dict[str, Json] = {"max_tokens": MAX_TOKENS}
+        with_options(options, request)
+        if asks(request.capture, "logprobs"):
+            options["logprobs"] = 0
+        return {"model": model, "token_ids": ids, "sampling_params": options, "stream": False}
+
+    def sampled(self, answer: bytes) -> Sampled:
+        reply = _decode_generated(answer)
+        if not reply.choices:
+            raise BadReply("it has no choices")
+        choice = reply.choices[0]
+        if choice.finish_reason in GIVEN_UP:
+            raise InfraError(f"the server gave the call up: {choice.finish_reason}", kind="aborted")
+        if not choice.token_ids:
+            raise BadReply("'token_ids' is empty")
+        entries = choice.logprobs.content if choice.logprobs else None
+        found = None if entries is None else [entry.logprob for entry in entries]
+        if found is not None and len(found) != len(choice.token_ids):
+            raise BadReply(f"'token_ids' has {len(choice.token_ids)} ids, 'logprobs' {len(found)}")
+        return Sampled(
+            text=None,
+            ids=choice.token_ids,
+            logprobs=None if found and min(found) <= MISSING_LOGPROB else found,
+            finish=choice.finish_reason,
+            prompt_tokens=None,
         )
