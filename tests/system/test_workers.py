@@ -238,9 +238,11 @@ def test_a_second_signal_cancels_what_the_workers_run_and_records_it(
 def test_an_endpoint_that_cannot_serve_is_told_as_by_one_process(project: Callable[..., Project]) -> None:
     home = project()
     home.tasks([{"prompt": "hello"}] * 4)
-    flags = ("--model", "another", "--base-url", "http://127.0.0.1:9/v1")
-    one = home.collect(*flags, "--out", "one")
-    two = home.collect(*flags, "--out", "two", "--workers", "2")
+    flags = ("collect", "tasks.jsonl", "--model", "another", "--base-url", "http://127.0.0.1:9/v1")
+    one = home.windrow(*flags, "--out", "one")
+    two = home.windrow(*flags, "--out", "two", "--workers", "2")
+    assert one.code == 1
+    assert len(said(one)) == 1
     assert (two.code, said(two)) == (one.code, said(one))
 
 

@@ -37,7 +37,8 @@ class Signals:
 
     @contextmanager
     def watch(self, control: Control, running: Callable[[], int]) -> Iterator[None]:
-        """Inside, signals stop and cancel the run; after it they do what they did before. In the loop that it runs in."""
+        """Inside, signals stop and cancel the run; after it they do what they did before, or, where one has
+        come, nothing. In the loop that it runs in."""
         loop = asyncio.get_running_loop()
 
         def taken(number: signal.Signals) -> None:
@@ -60,7 +61,8 @@ class Signals:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # A command that was stopped is on its way out: one signal too many does not change how it ends.
+                signal.signal(number, handler if not self.received else lambda *_: None)
 
     def _stop(self, number: signal.Signals, control: Control, running: int) -> None:
         again = bool(self.received)
