@@ -14,7 +14,7 @@ import pytest
 from tests.collecting import collected, single
 from tests.serving import ModelServer
 from windrow.policies.base import MAX_ASKED_WAITS
-from windrow.policies.endpoint import AGES_S, retry_after
+from windrow.policies.failing import AGES_S, retry_after
 
 Start = Callable[..., ModelServer]
 TASK = [{"prompt": "2 + 2?", "answer": "4"}]

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +17,7 @@ import msgspec
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
 from windrow.policies.base import Completion, Request
 from windrow.policies.dialects import DIALECTS, Dialect
+from windrow.policies.failing import Unreachable, retry_after, transport_error
 from windrow.policies.health import Health
 from windrow.policies.http import aiohttp
 from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
@@ -30,7 +29,6 @@ Read = TypeVar("Read")
 KEY_HEADERS = {"Authorization", "x-api-key"}
 TRANSIENT_STATUSES = frozenset({408, 409, 429})
 SHOWN_CHARS = 300
-AGES_S = 1e9
 MAX_REPLY_BYTES = 64 << 20  # 128k tokens with their logprobs are half of it
 _OVERFLOW = re.compile(
     r"context_length_exceeded|context length|context window|context size|prompt is too long|too many tokens",
@@ -45,18 +43,6 @@ PING = Request(
     attempt=1,
     turn=0,
 )
-
-
-class NotConnected(InfraError):
-    """Nobody took the connection."""
-
-
-class Distrusted(InfraError):
-    """The connection was not made since it could not be trusted: no outage, which would pass."""
-
-
-class Unreachable(EndpointError):
-    """Nobody answers there. Another endpoint may do in its place."""
 
 
 class Endpoint:
@@ -105,7 +91,7 @@ class Endpoint:
             ) as unused:
                 return await self._post(unused, url, data)
         except (aiohttp.ClientError, OSError) as problem:
-            raise _transport_error(problem)(self._transport(problem), kind="transport") from None
+            raise transport_error(problem)(self._transport(problem), kind="transport") from None
 
     async def _post(
         self, session: aiohttp.ClientSession, url: str, data: bytes
@@ -302,30 +288,10 @@ class Endpoint:
         return self._redactor.text(str(problem) or type(problem).__name__)
 
 
-def _transport_error(problem: Exception) -> type[InfraError]:
-    if isinstance(problem, aiohttp.ClientSSLError):
-        return Distrusted
-    return NotConnected if isinstance(problem, aiohttp.ClientConnectorError) else InfraError
-
-
 def _looks_like(body: bytes) -> str:
     if body.lstrip()[:1] == b"<":
         return "HTML"
     return "something else" if body else "an empty body"
-
-
-def retry_after(value: str | None) -> float | None:
-    """Retry-After in seconds, finite: a number, or the time until an HTTP date. None where it asks for nothing."""
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return min(seconds, AGES_S) if seconds > 0 else None  # NaN is not above 0 either
 
 
 def _no_key_hint(dialect: Dialect) -> str:

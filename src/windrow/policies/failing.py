@@ -1,0 +1,44 @@
+"""How an endpoint fails: nobody is there, nobody can be trusted, or it asks to be left alone for a while."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+
+from windrow.errors import EndpointError, InfraError
+from windrow.policies.http import aiohttp
+
+AGES_S = 1e9
+
+
+class NotConnected(InfraError):
+    """Nobody took the connection."""
+
+
+class Distrusted(InfraError):
+    """The connection was not made since it could not be trusted: no outage, which would pass."""
+
+
+class Unreachable(EndpointError):
+    """Nobody answers there. Another endpoint may do in its place."""
+
+
+def transport_error(problem: Exception) -> type[InfraError]:
+    """The error of ours that one of the client's is."""
+    if isinstance(problem, aiohttp.ClientSSLError):
+        return Distrusted
+    return NotConnected if isinstance(problem, aiohttp.ClientConnectorError) else InfraError
+
+
+def retry_after(value: str | None) -> float | None:
+    """Retry-After in seconds, finite: a number, or the time until an HTTP date. None where it asks for nothing."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return min(seconds, AGES_S) if seconds > 0 else None  # NaN is not above 0 either
