@@ -17,6 +17,7 @@ from windrow.agents import Agent, AgentFunction
 from windrow.collection import Collection, Summary, open_collection
 from windrow.config import load_config
 from windrow.construct import Parts
+from windrow.engine.cancel import is_cancelled
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.envs import Env
@@ -226,7 +227,9 @@ async def _guarded(collection: Collection, name: str, callback: Callable[[Any], 
         result = callback(argument)
         if inspect.isawaitable(result):
             await result
-    except Exception as problem:
+    except (Exception, asyncio.CancelledError) as problem:
+        if is_cancelled(problem):
+            raise
         collection.warn(f"{name} raised {type(problem).__name__}: {problem}; the run goes on")
 
 

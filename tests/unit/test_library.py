@@ -277,6 +277,20 @@ async def test_callbacks_that_raise_are_reported_and_the_run_goes_on(tmp_path) -
     assert any("on_progress raised LookupError: mine too" in text for text in warnings)
 
 
+async def test_a_callback_that_awaits_what_was_cancelled_is_reported_and_the_run_goes_on(tmp_path) -> None:
+    warnings: list[str] = []
+
+    async def on_commit(rollout: Rollout) -> None:
+        given_up = asyncio.get_running_loop().create_future()
+        given_up.cancel()
+        await given_up
+
+    settings = options(tmp_path, on_commit=on_commit, on_warning=warnings.append)
+    async with asyncio.timeout(30):
+        assert len(await collected(ROWS, **settings)) == 6
+    assert sum("on_commit raised CancelledError" in text for text in warnings) == 6
+
+
 async def test_callbacks_are_told_of_what_is_committed(tmp_path) -> None:
     committed: list[str] = []
     settled: list[int] = []
