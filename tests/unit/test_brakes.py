@@ -163,30 +163,33 @@ def test_what_makes_no_sense_is_refused(collect: Command, flags: tuple[str, ...]
     assert says in said
 
 
-def test_the_limit_of_an_environment_holds_and_the_others_go_on(
-    collect: Command, tmp_path: Path, stub: Callable[..., ModelServer]
-) -> None:
+def test_the_limit_of_an_environment_holds_and_the_others_go_on(collect: Command, tmp_path: Path) -> None:
     rows = [
         {"prompt": f"what is {n}", "env": "tool" if n < 20 else "problem", "answer": "42"} for n in range(24)
     ]
     write_jsonl(tmp_path / "tasks.jsonl", rows)
-    at_once: dict[str, int] = {"tool": 0, "most": 0, "problem": 0}
+    tools = most = 0
     lock = threading.Lock()
 
+    def is_tool(body: dict[str, Any]) -> bool:
+        return int(body["messages"][0]["content"].split()[-1]) < 20
+
     def reply(body: dict[str, Any], n: int) -> str:
-        is_tool = int(body["messages"][0]["content"].split()[-1]) < 20
+        nonlocal tools, most
         with lock:
-            at_once["tool"] += is_tool
-            at_once["most"] = max(at_once["most"], at_once["tool"])
-            at_once["problem"] += not is_tool and at_once["tool"] > 0
+            tools += is_tool(body)
+            most = max(most, tools)
         threading.Event().wait(0.02)
         with lock:
-            at_once["tool"] -= is_tool
+            tools -= is_tool(body)
         return "42"
 
     assert collect("--env-concurrency", "tool=2", reply=reply, concurrency=8)[0] == 0
-    assert at_once["most"] == 2
-    assert at_once["problem"] == 4  # all of them overtook
+    assert most == 2
+    assert collect.server is not None
+    overtaking = [place for place, body in enumerate(collect.server.bodies) if not is_tool(body)]
+    assert len(overtaking) == 4
+    assert max(overtaking) < 12  # they are the last four rows
 
 
 def test_auto_grows_until_the_server_is_overloaded_and_loses_nothing(

@@ -92,6 +92,7 @@ class ChatPolicy(Policy):
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
             timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),  # a balancer's cookie would send every rollout to one server
             headers=self._headers,
         )
         for endpoint in self._pool.endpoints:
