@@ -22,7 +22,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
         version=__version__,
         source=prepared.source.name,
         split=prepared.source.split,
-        config=as_tree(prepared.run),
+        config=prepared.redactor.tree(as_tree(prepared.run)),
         behaviour=prepared.behaviour,
         grading=prepared.grading,
         code=prepared.code,

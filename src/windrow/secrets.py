@@ -41,11 +41,15 @@ class Redactor:
             for line in lines.split(b"\n")
         )
 
+    def tree(self, tree: dict[str, Json]) -> dict[str, Json]:
+        """Plain values with the secrets taken out of their strings."""
+        return {self.text(key): self._value(item) for key, item in tree.items()}
+
     def _value(self, value: Json) -> Json:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(key): self._value(item) for key, item in value.items()}
+            return self.tree(value)
         return [self._value(item) for item in value] if isinstance(value, list) else value
 
 

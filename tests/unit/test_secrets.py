@@ -103,6 +103,22 @@ def test_a_key_that_the_server_echoes_reaches_no_file_and_no_output(
         assert done.stdout.count(b"\n") == len(KINDS)
 
 
+def test_a_key_that_stands_in_one_of_several_base_urls_reaches_no_file_and_no_output(
+    tmp_path: Path, stub
+) -> None:
+    write_jsonl(tmp_path / "tasks.jsonl", [{"prompt": "hello"}])
+    urls = ("--base-url", stub().url, "--base-url", f"http://127.0.0.1:9/{KEY}/v1")
+    for flags in ((), ("-k", "4", "--workers", "2")):
+        done = command(
+            tmp_path,
+            *("collect", "tasks.jsonl", "--model", "stub", *urls, "--out", "run", *flags),
+            OPENAI_API_KEY=KEY,
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"http://127.0.0.1:9/{MASK}/v1".encode() in done.stderr
+        assert_nowhere(KEY, tmp_path, done)
+
+
 @pytest.mark.parametrize(
     ("status", "said", "flags"),
     [(401, "check the key", ["--debug"]), (404, "It serves:", [])],
