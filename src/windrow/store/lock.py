@@ -49,9 +49,7 @@ class Lock:
         os.pwrite(self._descriptor, name + b"\n", 0)
 
     def release(self) -> None:
-        fcntl.flock(
-            self._descriptor, fcntl.LOCK_UN
-        )  # closing would leave it to what an environment has forked
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing alone leaves it to what an env has forked
         os.close(self._descriptor)
 
 
