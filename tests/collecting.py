@@ -38,6 +38,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def lines(run: Path) -> list[bytes]:
-    """The log of a run as it is on disk."""
+    """The whole lines of a run's log, as they are on disk; the last one may be under way just now."""
     log = run / "rollouts.jsonl"
-    return log.read_bytes().splitlines() if log.exists() else []
+    return log.read_bytes().rpartition(b"\n")[0].splitlines() if log.exists() else []

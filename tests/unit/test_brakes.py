@@ -93,6 +93,7 @@ def test_a_cost_budget_without_a_price_is_refused_with_what_to_write(
     assert "prices: {'stub': {prompt: 2.5, completion: 10}}" in said
 
 
+@pytest.mark.slow
 def test_a_budget_of_seconds_cuts_what_runs_and_it_is_run_again(collect: Command, tmp_path: Path) -> None:
     code, said = collect("--budget-seconds", "0.3", reply=never_from(3))
     assert code == 3
@@ -192,6 +193,7 @@ def test_the_limit_of_an_environment_holds_and_the_others_go_on(collect: Command
     assert max(overtaking) < 12  # they are the last four rows
 
 
+@pytest.mark.slow
 def test_auto_grows_until_the_server_is_overloaded_and_loses_nothing(
     collect: Command, tmp_path: Path
 ) -> None:

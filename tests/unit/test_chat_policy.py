@@ -173,6 +173,7 @@ async def test_retry_after_in_seconds_is_waited_for(stub, tmp_path, asked_s) -> 
     assert came[1] - came[0] >= asked_s
 
 
+@pytest.mark.slow
 async def test_retry_after_as_a_date_is_waited_for(stub, tmp_path) -> None:
     came: list[float] = []
     until = float(int(time.time()) + 2)

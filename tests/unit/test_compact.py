@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def test_every_repeated_name_is_found(names: list[object]) -> None:
     assert bool(found) == (len(set(names)) < len(names))
 
 
+@pytest.mark.slow
 def test_names_are_held_in_little_memory() -> None:
     tracemalloc.start()
     try:

@@ -90,6 +90,7 @@ async def test_when_one_goes_away_the_others_take_its_calls(stub: Start, tmp_pat
     assert "calls go elsewhere until it answers again" in warning
 
 
+@pytest.mark.slow
 async def test_one_that_is_not_there_at_the_start_is_left_out_until_it_is(stub: Start, tmp_path) -> None:
     warnings: list[str] = []
     late = stub(echo)

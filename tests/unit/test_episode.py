@@ -227,6 +227,7 @@ async def test_a_close_that_is_not_async_and_raises_is_counted_too(tmp_path) -> 
     assert (rollout.status, rollout.error, rollout.metrics) == ("completed", None, {"close_failed": 1.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stubborn", [False, True], ids=["hangs", "ignores its cancellation"])
 async def test_a_close_that_hangs_is_left_behind(tmp_path, stubborn) -> None:
     freed = asyncio.Event()

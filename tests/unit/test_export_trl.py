@@ -117,6 +117,7 @@ def trees(draw: st.DrawFn) -> Calls:
     return calls
 
 
+@pytest.mark.slow
 @given(st.lists(trees(), min_size=1, max_size=4))
 def test_lengths_agree_and_masks_sum_to_the_sampled_tokens(rollouts: list[Calls]) -> None:
     with folder_in_memory() as folder:

@@ -110,6 +110,7 @@ def test_a_scorer_that_exits_or_panics_fails_the_grading_alone(tmp_path, scorer,
     ] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [ExitsLate, Lingers])
 def test_a_close_that_exits_or_never_ends_keeps_neither_the_run_nor_the_loop_from_ending(
     tmp_path, env

@@ -31,6 +31,7 @@ def loaded_after(code: str, modules: list[str] = HEAVY) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_names_of_the_package_stay_what_they_are_whatever_is_imported() -> None:
     """A submodule that is imported later must not take the place of a function of the same name."""
     code = """

@@ -62,6 +62,7 @@ async def test_form_weighs_what_its_setting_says(tmp_path: Path) -> None:
     assert (values(rollout), rollout.reward) == ((0, 1), 0.25)
 
 
+@pytest.mark.slow
 async def test_a_reply_that_cannot_be_computed_is_neither_equal_nor_well_formed(tmp_path: Path) -> None:
     rows = [{"prompt": reply, "answer": "4"} for reply in ("\\boxed{4}", TOWER, "\\boxed{2+2}")]
     rollouts = await collected(
@@ -74,6 +75,7 @@ async def test_a_reply_that_cannot_be_computed_is_neither_equal_nor_well_formed(
     assert found == {"\\boxed{4}": (1, 1), TOWER: (0, 0), "\\boxed{2+2}": (1, 1)}
 
 
+@pytest.mark.slow
 async def test_the_score_timeout_ends_the_comparison_and_what_computes_it(tmp_path: Path) -> None:
     rollout = await single(
         [{"prompt": "?", "answer": "4"}],

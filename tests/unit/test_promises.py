@@ -239,6 +239,7 @@ def test_the_pause_before_another_call_grows_and_is_never_the_same_for_all() -> 
 # -- what is held in memory
 
 
+@pytest.mark.slow
 async def test_memory_grows_with_the_tasks_neither_when_they_are_run_nor_when_they_are_read(
     tmp_path: Path,
 ) -> None:

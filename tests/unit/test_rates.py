@@ -150,6 +150,7 @@ async def test_who_gives_up_waiting_takes_nothing() -> None:
     assert [number for number, _ in log] == [0, 1, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [{"requests_per_minute": 600}, {"tokens_per_minute": 2400}])
 async def test_a_run_keeps_to_its_rate_and_waiting_is_not_the_calls_time(
     stub: Callable[..., ModelServer], tmp_path: Path, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch

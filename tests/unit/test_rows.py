@@ -102,6 +102,7 @@ def test_a_file_that_cannot_be_opened_says_why(tmp_path: Path, monkeypatch) -> N
         assert refusal("tasks.jsonl") == "cannot read the task file tasks.jsonl: No such device or address"
 
 
+@pytest.mark.slow
 def test_a_200_mb_line_is_one_bad_row_and_costs_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     with path.open("wb") as file:

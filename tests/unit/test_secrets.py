@@ -75,6 +75,7 @@ def echoing(stub) -> ModelServer:
 KINDS = ["answer", "bad request", "unauthorised", "overloaded", "not a completion"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "flags"),
     [
@@ -103,6 +104,7 @@ def test_a_key_that_the_server_echoes_reaches_no_file_and_no_output(
         assert done.stdout.count(b"\n") == len(KINDS)
 
 
+@pytest.mark.slow
 def test_a_key_that_stands_in_one_of_several_base_urls_reaches_no_file_and_no_output(
     tmp_path: Path, stub
 ) -> None:

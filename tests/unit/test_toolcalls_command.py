@@ -101,6 +101,7 @@ def test_the_server_is_sent_text_only(project: Project) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_native_sends_the_tools_and_auto_goes_by_the_models_name(
     project: Project, stub: Any, tmp_path: Path
 ) -> None:
