@@ -43,7 +43,7 @@ from windrow.store.fold import expected_scorers, fold, missing_scorers
 from windrow.store.places import Places
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
-from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
+from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
 
 BAD_LINES_TOLD = 10
 
@@ -279,7 +279,6 @@ class Collection:
             self._sink,
             pace=Pace(self.prepared.concurrency, adaptive=run.concurrency == "auto"),
             retries=run.retries,
-            retry=retried,
             progress=self.progress,
             control=control,
             counted=self._count,

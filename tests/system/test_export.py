@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.commands import Project
+from tests.commands import Project, Running
 from tests.exporting import sampled
 from tests.serving import chat_reply
 from tests.stores import write_run
@@ -140,14 +140,19 @@ def test_memory_does_not_grow_with_the_tokens_of_a_run(tmp_path: Path, to: str) 
     assert peaks[1] - peaks[0] < (sizes[1] - sizes[0]) / 3
 
 
-def test_a_kill_in_the_middle_leaves_no_file_under_the_final_name(project: Callable[..., Project]) -> None:
-    home = project()
+def stuck_in_the_middle(home: Project) -> tuple[Project, Running]:
+    """An export of three rollouts that does not come past its second."""
     home.module("mine", STUCK)
     home.tasks({"prompt": f"task {n}"} for n in range(3))
     os.mkfifo(home.path / "never")
     assert home.collect().code == 0
     running = home.start("export", "run", "--to", "mine:Stuck", "-o", "out.jsonl")
     running.until(lambda: (home.path / "stuck").exists(), "the second rollout")
+    return home, running
+
+
+def test_a_kill_in_the_middle_leaves_no_file_under_the_final_name(project: Callable[..., Project]) -> None:
+    home, running = stuck_in_the_middle(project())
     running.signal(signal.SIGKILL)
     assert running.wait().code == -signal.SIGKILL
     assert not (home.path / "out.jsonl").exists()
@@ -161,13 +166,7 @@ def test_a_kill_in_the_middle_leaves_no_file_under_the_final_name(project: Calla
 
 
 def test_an_interrupted_export_takes_its_draft_away(project: Callable[..., Project]) -> None:
-    home = project()
-    home.module("mine", STUCK)
-    home.tasks({"prompt": f"task {n}"} for n in range(3))
-    os.mkfifo(home.path / "never")
-    assert home.collect().code == 0
-    running = home.start("export", "run", "--to", "mine:Stuck", "-o", "out.jsonl")
-    running.until(lambda: (home.path / "stuck").exists(), "the second rollout")
+    home, running = stuck_in_the_middle(project())
     running.signal(signal.SIGINT)
     assert running.wait().code == 130
     assert [path.name for path in home.path.iterdir() if "out.jsonl" in path.name] == []

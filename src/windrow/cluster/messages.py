@@ -11,47 +11,21 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from windrow.construct import Recipe
-from windrow.records import Reason, Rollout, Task
+from windrow.records import Reason, Rollout
 from windrow.tasks.plan import Slot, recorded_task
 
 LENGTH_BYTES = 8
 READ_BYTES = 1 << 20
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot as it travels: a large row does not go twice."""
-
-    number: int
-    id: str
-    attempt: int
-    group: str
-    sample: int
-    seed: int
-    task: Task
-
-    def slot(self) -> Slot:
-        return Slot(
-            number=self.number,
-            id=self.id,
-            attempt=self.attempt,
-            group=self.group,
-            sample=self.sample,
-            seed=self.seed,
-            task=self.task,
-            recorded_task=recorded_task(self.task),
-        )
+def leased(slot: Slot) -> Slot:
+    """A slot as it travels: the row that its record carries is left out, since it is the task's own."""
+    return msgspec.structs.replace(slot, recorded_task=msgspec.structs.replace(slot.task, data=None))
 
 
-def lease_of(slot: Slot) -> Lease:
-    return Lease(
-        number=slot.number,
-        id=slot.id,
-        attempt=slot.attempt,
-        group=slot.group,
-        sample=slot.sample,
-        seed=slot.seed,
-        task=slot.task,
-    )
+def arrived(slot: Slot) -> Slot:
+    """A slot that has travelled, whole again."""
+    return msgspec.structs.replace(slot, recorded_task=recorded_task(slot.task))
 
 
 # -- to a worker
@@ -69,7 +43,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    leases: list[Lease]
+    slots: list[Slot]
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

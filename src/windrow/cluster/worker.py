@@ -28,6 +28,7 @@ from windrow.cluster.messages import (
     Run,
     Start,
     Warned,
+    arrived,
     open_channel,
 )
 from windrow.construct import world_of
@@ -45,7 +46,7 @@ from windrow.errors import WindrowError
 from windrow.records import Rollout
 from windrow.secrets import Redactor
 from windrow.store.directory import RolloutSink, RunDirectory
-from windrow.tasks.plan import Slot, retried
+from windrow.tasks.plan import Slot
 
 PR_SET_PDEATHSIG = 1
 
@@ -119,7 +120,6 @@ class _Worker:
                 sink,
                 pace=self._pace,
                 retries=self._start.recipe.run.retries,
-                retry=retried,
                 progress=Progress(planned=0),
                 control=self._control,
                 counted=lambda finished: None,
@@ -138,7 +138,7 @@ class _Worker:
     async def _listen(self, orders: AsyncIterator[Order]) -> None:
         async for order in orders:
             if isinstance(order, Run):
-                self._inbox += [lease.slot() for lease in order.leases]
+                self._inbox += map(arrived, order.slots)
                 self._pace.grown()
                 continue
             self._inbox.clear()

@@ -30,7 +30,7 @@ from windrow.cluster.messages import (
     Run,
     Start,
     Warned,
-    lease_of,
+    leased,
     open_channel,
 )
 from windrow.construct import Recipe
@@ -235,7 +235,7 @@ class _Worker:
 
     def lease(self, slots: Sequence[Slot]) -> None:
         self.leased.update((slot.number, slot) for slot in slots)
-        self.order(Run([lease_of(slot) for slot in slots]))
+        self.order(Run([leased(slot) for slot in slots]))
 
     def order(self, order: Run | Finish | Cancel) -> None:
         self.left = self.left or not isinstance(order, Run)

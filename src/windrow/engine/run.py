@@ -21,7 +21,7 @@ from windrow.engine.waiting import Waiting
 from windrow.engine.world import Sink, World
 from windrow.errors import WindrowError
 from windrow.records import Rollout
-from windrow.tasks.plan import Slot
+from windrow.tasks.plan import Slot, retried
 
 COMMITS_WAITING = 4
 
@@ -36,7 +36,6 @@ class Scheduler:
         *,
         pace: Pace,
         retries: int,
-        retry: Callable[[Slot], Slot],
         progress: Progress,
         control: Control,
         counted: Counted,
@@ -51,7 +50,6 @@ class Scheduler:
         self._world = world
         self._pace = pace
         self._retries = retries
-        self._retry = retry
         self._progress = progress
         self._control = control
         self._spent = spent
@@ -113,7 +111,7 @@ class Scheduler:
             if not again:
                 return
             tries += 1
-            slot = self._retry(slot)
+            slot = retried(slot)
 
     async def _attempt(self, slot: Slot) -> Rollout:
         self._progress.in_flight += 1
