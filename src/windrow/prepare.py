@@ -156,8 +156,9 @@ def _check_workers(run: RunConfig, parts: Parts, concurrency: int) -> None:
 
 
 def _check_tools_are_used(made: Made) -> None:
-    if (name_of(made.env), name_of(made.agent)) == ("problem", "chat"):
-        raise UsageError("env 'problem' ends with the first reply, so tools would be of no use; --env tool")
+    env = name_of(made.env)
+    if env in ("problem", "prompt") and name_of(made.agent) == "chat":
+        raise UsageError(f"env {env!r} ends with the first reply, so tools would be of no use; --env tool")
 
 
 def _concurrency(run: RunConfig, policy: Policy) -> int:

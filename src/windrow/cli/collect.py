@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the model writes tool calls (auto: by its name, else native)",
     )
     group = parser.add_argument_group("episode")
-    group.add_argument("--env", help="problem, tool, chat, or module:Class")
+    group.add_argument("--env", help="problem, prompt, tool, chat, or module:Class")
     group.add_argument("--agent", help="chat, or module:Class or function")
     group.add_argument(
         "--scorer",

@@ -13,9 +13,11 @@ def find_env(name: str) -> type[Env]:
     """The environment class called `name`: built in, `module:Class`, or an entry point."""
     from windrow.envs.chat import Chat
     from windrow.envs.problem import Problem
+    from windrow.envs.prompt import Prompt
     from windrow.envs.tool import ToolUse
 
-    found = resolve("env", name, {"problem": Problem, "chat": Chat, "tool": ToolUse})
+    built_in = {"problem": Problem, "prompt": Prompt, "chat": Chat, "tool": ToolUse}
+    found = resolve("env", name, built_in)
     if not (isinstance(found, type) and issubclass(found, Env)):
         raise UsageError(f"env {name!r} is not a class derived from windrow.Env")
     return found
