@@ -252,15 +252,17 @@ class Collection:
         brakes = Brakes(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
 
         async def told(finished: Finished) -> None:
-            rollout = finished.rollout
-            self.progress.count(rollout, settled=finished.settled)
-            if finished.settled:
-                brakes.settled(rollout, self.progress)
-            if rollout.grade == "pending" and not control.cancelled:
-                rollout = await self._grade(_whole(rollout, finished.slot))
-                self.progress.judge(rollout)
-            if on_commit is not None:
-                await on_commit(_whole(rollout, finished.slot), finished.settled)
+            slot, rollouts, settled = finished
+            self.progress.count(rollouts, settled=settled)
+            if settled:
+                brakes.settled(rollouts[0], self.progress)
+            for rollout in rollouts:
+                graded = rollout
+                if rollout.grade == "pending" and not control.cancelled:
+                    graded = await self._grade(_whole(rollout, slot))
+                    self.progress.judge(graded)
+                if on_commit is not None:
+                    await on_commit(_whole(graded, slot), settled)
             if on_progress is not None:
                 await on_progress()
 
@@ -317,12 +319,14 @@ class Collection:
 
     def _count(self, finished: Finished) -> None:
         """Only what is committed counts as done."""
-        slot, rollout, _ = finished
-        self._past.ungraded += rollout.grade in ("pending", "failed")
-        if rollout.done:
+        slot, rollouts, _ = finished
+        for rollout in rollouts:
+            self._past.ungraded += rollout.grade in ("pending", "failed")
+        first = rollouts[0]  # the seats of an episode are done together, or fail together
+        if first.done:
             self.ledger.mark_done(slot.number)
         else:
-            again = rollout.error is None or rollout.error.retryable
+            again = first.error is None or first.error.retryable
             self.ledger.mark_tried(slot.number, slot.attempt, again=again)
 
     # -- grading

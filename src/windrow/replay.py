@@ -82,7 +82,7 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
     )
     try:
         await world.open()
-        replayed = await attempt(slot, world)
+        (replayed,) = await attempt(slot, world)
     finally:
         await world.close()
     judges = {scorer.name for scorer in world.cast(rollout.task).scorers if not scorer.after_commit}

@@ -41,10 +41,10 @@ class Clock:
 
 def test_what_is_committed_is_counted_by_agent_and_failures_by_kind() -> None:
     progress = Progress(planned=4, left={"chat": 3, "pkg:Other": 1})
-    progress.count(make_rollout(grade="graded", reward=0.5), settled=True)
-    progress.count(make_rollout(status="failed", error=FAILED), settled=False)
-    progress.count(make_rollout(status="failed", error=FAILED, attempt=2), settled=True)
-    progress.count(make_rollout(agent="pkg:Other", grade="graded", reward=0.0), settled=True)
+    progress.count([make_rollout(grade="graded", reward=0.5)], settled=True)
+    progress.count([make_rollout(status="failed", error=FAILED)], settled=False)
+    progress.count([make_rollout(status="failed", error=FAILED, attempt=2)], settled=True)
+    progress.count([make_rollout(agent="pkg:Other", grade="graded", reward=0.0)], settled=True)
     assert progress.left == {"chat": 1, "pkg:Other": 0}
     assert progress.failures == {"infra/http_503": 2}
     assert (progress.settled, progress.attempts, progress.failed) == (3, 4, 2)

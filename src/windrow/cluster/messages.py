@@ -62,11 +62,11 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Durable(msgspec.Struct, frozen=True, tag="durable"):
-    """An attempt is on disk."""
+    """An attempt is on disk, all its seats."""
 
     number: int
     settled: bool
-    rollout: Rollout
+    rollouts: tuple[Rollout, ...]
 
 
 class Warned(msgspec.Struct, frozen=True, tag="warned"):

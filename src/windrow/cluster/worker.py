@@ -150,10 +150,10 @@ class _Worker:
         os._exit(1)  # the parent is gone, and with it whoever would be told
 
     async def _tell(self, finished: Finished) -> None:
-        rollout = finished.rollout
-        if not self._start.whole and rollout.grade != "pending":
-            rollout = _counts(rollout)
-        await self._channel.send(Durable(finished.slot.number, finished.settled, rollout))
+        told = finished.rollouts
+        if not self._start.whole:
+            told = tuple(rollout if rollout.grade == "pending" else _counts(rollout) for rollout in told)
+        await self._channel.send(Durable(finished.slot.number, finished.settled, told))
 
     def _warn(self, message: str) -> None:
         self._channel.post(Warned(self._redactor.text(message)))

@@ -138,13 +138,14 @@ class Workers:
             self._warn(text)
 
     async def _settle(self, worker: _Worker, report: Durable, waiting: Waiting) -> None:
-        self._spent(report.rollout)
+        for rollout in report.rollouts:
+            self._spent(rollout)
         slot = worker.leased[report.number]
         if report.settled:
             del worker.leased[report.number]
             waiting.release(slot)
-        attempted = msgspec.structs.replace(slot, attempt=report.rollout.attempt)
-        await self._commits.put(Finished(attempted, report.rollout, report.settled))
+        attempted = msgspec.structs.replace(slot, attempt=report.rollouts[0].attempt)
+        await self._commits.put(Finished(attempted, report.rollouts, report.settled))
 
     def _lease(self, waiting: Waiting) -> None:
         """Give each worker what it has room for; when nothing is left anywhere, let them go."""

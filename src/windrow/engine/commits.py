@@ -20,10 +20,11 @@ from windrow.tasks.plan import Slot
 
 
 class Finished(NamedTuple):
-    """An attempt that has ended. `settled`: its slot is not tried again in this call."""
+    """An attempt that has ended, with a rollout for each of its seats. `settled`: its slot is not tried again in this
+    call."""
 
     slot: Slot
-    rollout: Rollout
+    rollouts: tuple[Rollout, ...]
     settled: bool
 
 
@@ -67,7 +68,7 @@ class Commits:
                 await self._to_write.wait()
                 continue
             batch, self._finished = self._finished, []
-            await self._sink.commit([finished.rollout for finished in batch])
+            await self._sink.commit(_rollouts(batch))
             for finished in batch:
                 self._counted(finished)
             self._durable += batch
@@ -80,7 +81,7 @@ class Commits:
         batch, self._finished = self._finished, []
         if batch:
             with contextlib.suppress(StoreError):  # the first problem is the one that is reported
-                await self._sink.commit([finished.rollout for finished in batch])
+                await self._sink.commit(_rollouts(batch))
 
     async def tell(self) -> None:
         async with asyncio.TaskGroup() as grading:
@@ -90,7 +91,7 @@ class Commits:
                     await self._to_tell.wait()
                     continue
                 finished = self._durable.popleft()
-                if finished.rollout.grade == "pending":
+                if any(rollout.grade == "pending" for rollout in finished.rollouts):
                     grading.create_task(self._tell(finished))
                 else:
                     await self._tell(finished)
@@ -104,3 +105,8 @@ class Commits:
                 raise
         finally:
             self._room.release()
+
+
+def _rollouts(batch: list[Finished]) -> list[Rollout]:
+    """What is written at once: the seats of an episode stand together, in their order."""
+    return [rollout for finished in batch for rollout in finished.rollouts]

@@ -28,8 +28,9 @@ T = TypeVar("T")
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
-async def attempt(slot: Slot, world: World) -> Rollout:
-    """The rollout of one attempt. Cancellation ends it too, and is then raised with the record in `Interrupted`."""
+async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
+    """The rollouts of one attempt, one a seat. Cancellation ends it too, and is then raised with the record in
+    `Interrupted`."""
     cast = world.cast(slot.task)
     recorder = Recorder(
         slot,
@@ -45,16 +46,16 @@ async def attempt(slot: Slot, world: World) -> Rollout:
         await run_episode(slot, world, cast, recorder)
     except asyncio.CancelledError:
         recorder.end("cancelled", "cancelled", reason="interrupted")
-        raise Interrupted(recorder.rollout()) from None
-    return recorder.rollout()
+        raise Interrupted((recorder.rollout(),)) from None
+    return (recorder.rollout(),)
 
 
 class Interrupted(asyncio.CancelledError):
     """An attempt was cancelled; what it had recorded is kept."""
 
-    def __init__(self, rollout: Rollout) -> None:
+    def __init__(self, rollouts: tuple[Rollout, ...]) -> None:
         super().__init__()
-        self.rollout = rollout
+        self.rollouts = rollouts
 
 
 async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:

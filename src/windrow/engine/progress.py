@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -34,15 +35,18 @@ class Progress(msgspec.Struct):
     graded: int = 0
     phase: Phase = "opening"
 
-    def count(self, rollout: Rollout, *, settled: bool) -> None:
+    def count(self, rollouts: Sequence[Rollout], *, settled: bool) -> None:
+        """An attempt is committed. It is counted once, however many seats it has; what they cost and got, for each."""
+        first = rollouts[0]
         self.attempts += 1
         self.settled += settled
-        self.failed += rollout.status == "failed"
-        self.cancelled += rollout.status == "cancelled"
-        self.tokens += rollout.usage.completion_tokens
-        if settled and rollout.agent in self.left:
-            self.left[rollout.agent] -= 1
-        self.judge(rollout)
+        self.failed += first.status == "failed"
+        self.cancelled += first.status == "cancelled"
+        if settled and first.agent in self.left:
+            self.left[first.agent] -= 1
+        for rollout in rollouts:
+            self.tokens += rollout.usage.completion_tokens
+            self.judge(rollout)
 
     def judge(self, rollout: Rollout) -> None:
         """Count a verdict, or what stood in its way; what is pending is counted once it is graded."""

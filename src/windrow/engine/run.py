@@ -103,17 +103,17 @@ class Scheduler:
         """Attempt a slot until it is settled or its retries are used up; every attempt is committed."""
         tries = 0
         while True:
-            rollout = await self._attempt(slot)
-            self._spent(rollout)
-            again = rollout.status == "failed" and rollout.error is not None and rollout.error.retryable
-            again = again and tries < self._retries and not self._control.stopping
-            await self._commits.put(Finished(slot, rollout, not again))
+            rollouts = await self._attempt(slot)
+            for rollout in rollouts:
+                self._spent(rollout)
+            again = is_retryable(rollouts) and tries < self._retries and not self._control.stopping
+            await self._commits.put(Finished(slot, rollouts, not again))
             if not again:
                 return
             tries += 1
             slot = retried(slot)
 
-    async def _attempt(self, slot: Slot) -> Rollout:
+    async def _attempt(self, slot: Slot) -> tuple[Rollout, ...]:
         self._progress.in_flight += 1
         try:
             with self._control.cancellable():
@@ -124,9 +124,16 @@ class Scheduler:
         except Interrupted as interrupted:
             if not self._control.absorb():
                 raise
-            return msgspec.structs.replace(interrupted.rollout, reason=self._control.reason)
+            reason = self._control.reason
+            return tuple(msgspec.structs.replace(rollout, reason=reason) for rollout in interrupted.rollouts)
         finally:
             self._progress.in_flight -= 1
+
+
+def is_retryable(rollouts: tuple[Rollout, ...]) -> bool:
+    """Whether an attempt failed and may be made again. Its seats fail together, and alike."""
+    error = rollouts[0].error
+    return rollouts[0].status == "failed" and error is not None and error.retryable
 
 
 def first_of(problems: BaseExceptionGroup[WindrowError]) -> WindrowError:
