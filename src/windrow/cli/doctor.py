@@ -22,6 +22,9 @@ EXTRAS = {
     "math": ("math-verify",),
     "mcp": ("mcp",),
     "tokens": ("numpy",),
+    "reasoning-gym": ("reasoning-gym",),
+    "gymnasium": ("gymnasium",),
+    "textarena": ("textarena",),
 }
 MARKS = {True: "ok", None: "--", False: "!!"}
 
@@ -39,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model is not None or arguments.base_url is not None:
         findings += _endpoint(arguments)
     for finding in findings:
-        print(f"{MARKS[finding.ok]}  {finding.name:<12} {finding.detail}")
+        print(f"{MARKS[finding.ok]}  {finding.name:<15} {finding.detail}")
     return 1 if any(finding.ok is False for finding in findings) else 0
 
 
