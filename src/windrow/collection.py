@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from windrow.engine.waiting import Name, Waiting
 from windrow.engine.world import Sink
 from windrow.errors import StoreError, WindrowError
 from windrow.grade.grader import Grader, GradingLog
+from windrow.grade.judges import Judges
 from windrow.naming import name_of
 from windrow.past import Past
 from windrow.prepare import Prepared
@@ -40,6 +41,7 @@ from windrow.store.directory import (
 )
 from windrow.store.disk import Disk
 from windrow.store.fold import expected_scorers, fold, missing_scorers
+from windrow.store.judgements import Judgements
 from windrow.store.places import Places
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
@@ -105,6 +107,11 @@ class Collection:
         self._on_warning = on_warning
         self._planned_by_agent: Mapping[str, int] = {}
         self._groups: dict[str, dict[int, Rollout]] = {}
+        self._judges = Judges(
+            prepared.judging.models,
+            call_timeout_s=run.limits.call_timeout_s,
+            concurrency=run.judge_concurrency,
+        )
         self._sink: Sink = _Nowhere()
         self._grading_log: GradingLog = _Nowhere()
         self._grading = prepared.grading
@@ -153,8 +160,9 @@ class Collection:
         self.progress.to_grade = len(self.to_grade)
         self._planned_by_agent, self.progress.left = self._by_agent()
         try:
-            await self._grade_leftovers(control, on_progress)
-            await self._run_pending(control, on_commit, on_progress)
+            async with self._open_judges(control):
+                await self._grade_leftovers(control, on_progress)
+                await self._run_pending(control, on_commit, on_progress)
         except BaseException:
             with contextlib.suppress(StoreError):  # what went wrong first is what is reported
                 self._save_counts()
@@ -331,6 +339,20 @@ class Collection:
 
     # -- grading
 
+    @contextlib.asynccontextmanager
+    async def _open_judges(self, control: Control) -> AsyncIterator[None]:
+        """The scorers' models, where there may be something to judge."""
+        try:
+            if self.to_grade or self.ledger.pending_count:
+                with control.cancellable():
+                    await self._judges.open(self.warn)
+            yield
+        except asyncio.CancelledError:
+            if not control.absorb():
+                raise
+        finally:
+            await self._judges.close()
+
     async def _grade_leftovers(self, control: Control, on_progress: Progressed | None) -> None:
         """Judge from the record what is on disk and not graded; bounded, and cut short by a stop."""
         if not self.to_grade:
@@ -375,6 +397,7 @@ class Collection:
     def _grader(self, grading: Fingerprint) -> Grader:
         return Grader(
             self.prepared.judging.scorers,
+            self._judges,
             self._grading_log,
             fingerprint=grading.hash,
             generation=grading.generation,
@@ -388,6 +411,8 @@ class Collection:
         assert directory.manifest is not None
         self._sink = RolloutSink(directory.open_rollouts(), self.prepared.redactor)
         self._grading_log = GradingSink(directory.open_scores(), self.prepared.redactor)
+        if self.prepared.judging.models:
+            self._judges.judgements = Judgements(directory.open_judgements(), self.prepared.redactor)
         self._grading = directory.manifest.grading
         reader = RunReader(directory.path)
         self._past = Past(self.plan, reader, groups=groups)

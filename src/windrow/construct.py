@@ -13,10 +13,12 @@ import msgspec
 
 from windrow.agents import Agent, AgentFunction, as_agent, find_agent
 from windrow.config import LoadedConfig, PolicyConfig, Price, RunConfig, ScorerConfig, as_tree, expand
-from windrow.engine.world import Model, Scorer, World
+from windrow.engine.world import AnyScorer, Model, World
 from windrow.envs import Env, find_env
 from windrow.errors import UsageError
+from windrow.grade.functions import EnvGroupScorer
 from windrow.grade.scorers import make_scorer
+from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling, make_policy
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Json
@@ -25,6 +27,9 @@ from windrow.tasks.prompts import PromptTemplate, read_template
 from windrow.tools import Tool
 from windrow.tools.configured import make_toolbox, named_tools
 from windrow.tools.toolbox import Toolbox
+
+ENV_SCORER = "env"  # how the group scores of an environment itself are named
+JUDGE = "judge"
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,11 +50,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judging(msgspec.Struct, frozen=True, kw_only=True):
-    """How rollouts are judged: the scorers, the only environment they are for (None: any), the fingerprint."""
+    """How rollouts are judged: the scorers, and by scorer the models that they ask."""
 
-    scorers: tuple[Scorer, ...]
-    env: str | None
-    fingerprint: str | None
+    scorers: tuple[AnyScorer, ...] = ()
+    models: dict[str, dict[str, Model]] = {}
+    fingerprint: str | None = None
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,12 +73,12 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """A world in words; `scorers` are those of the line itself and after it, also where the configuration left them open."""
+    """A world in words; `scorers` are those of the line itself and after it, also where the configuration left them
+    open, each with the only environment that it is for."""
 
     run: RunConfig
     origins: dict[str, str]
-    scorers: list[ScorerConfig]
-    scorers_env: str | None
+    scorers: list[tuple[ScorerConfig, str | None]]
     behaviour: str
     grading: str | None
 
@@ -96,7 +101,7 @@ def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
         agent=agent,
         env_settings=env_settings,
         agent_settings=agent_settings,
-        models=_models(env, env_settings, parts, redactor),
+        models=_models(env, env_settings, parts, redactor, run.prices),
         prompt=read_template(expand(run.prompt, where="prompt")) if run.prompt else None,
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
@@ -114,7 +119,6 @@ def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Jud
         env_settings=made.env_settings,
         agent_settings=made.agent_settings,
         scorers=judging.scorers,
-        scorers_env=judging.env,
         toolbox=made.toolbox,
         prompt=made.prompt,
         sampling=made.sampling,
@@ -134,15 +138,64 @@ def world_of(recipe: Recipe, redactor: Redactor) -> World:
     """The world of a recipe, in another process than the one that wrote it."""
     loaded = recipe.loaded()
     made = make(loaded, Parts(), redactor)
-    scorers = tuple(make_scorer(config) for config in recipe.scorers)
-    judging = Judging(scorers=scorers, env=recipe.scorers_env, fingerprint=recipe.grading)
+    scorers = tuple(made_scorer(config, env, made.env) for config, env in recipe.scorers)
+    judging = Judging(scorers=scorers, fingerprint=recipe.grading)
     return make_world(made, loaded, behaviour=recipe.behaviour, judging=judging)
 
 
+def made_scorer(config: ScorerConfig, env: str | None, own: type[Env]) -> AnyScorer:
+    """The scorer of this name, for the episodes of `env` alone, if that is given; `own` is the run's environment."""
+    if config.name == ENV_SCORER:
+        scorer: AnyScorer = EnvGroupScorer(
+            own if env in (None, name_of(own)) else find_env(str(env)), config.settings
+        )
+    else:
+        scorer = make_scorer(config)
+        scorer.env = env
+    scorer.config = config
+    return scorer
+
+
+def scorer_models(
+    scorers: Sequence[AnyScorer],
+    run: RunConfig,
+    redactor: Redactor,
+    given: Mapping[str, Policy] | None = None,
+) -> dict[str, dict[str, Model]]:
+    """By scorer, the models that it asks: its own, and the run's judge under the name "judge".
+
+    A judge that is `given` as an object takes the place of the run's.
+    """
+    made: dict[bytes, Model] = {}
+    judge = (given or {}).get(JUDGE)
+    found: dict[str, dict[str, Model]] = {}
+    for scorer in scorers:
+        configs = dict(scorer.models())
+        if scorer.asks_judge and JUDGE not in configs and (run.judge.model or judge is not None):
+            configs[JUDGE] = run.judge
+        if scorer.needs_judge and JUDGE not in configs:
+            raise UsageError(
+                f"scorer {scorer.name!r} asks a judge: give --judge MODEL with --judge-base-url URL, or --judge local"
+            )
+        for name, config in configs.items():
+            key = msgspec.json.encode(config)
+            if key not in made:
+                instead = judge if config is run.judge else None
+                where = f"the judge of scorer {scorer.name!r}"
+                made[key] = _model(config, where, redactor, run.prices, instead)
+            found.setdefault(scorer.name, {})[name] = made[key]
+    return found
+
+
+def _price_of(prices: Mapping[str, Price], model: str) -> Price | None:
+    """The entry that names the model, else the first whose pattern fits."""
+    exact = prices.get(model)
+    return exact or next((prices[name] for name in prices if fnmatchcase(model, name)), None)
+
+
 def _price(run: RunConfig, policy: Policy) -> Price | None:
-    """What the policy's tokens cost: the entry of `prices` that names it, else the first whose pattern fits."""
-    exact = run.prices.get(policy.model)
-    found = exact or next((run.prices[name] for name in run.prices if fnmatchcase(policy.model, name)), None)
+    """What the policy's tokens cost."""
+    found = _price_of(run.prices, policy.model)
     if found is None and run.budget.cost is not None:
         raise UsageError(
             f"--budget-cost needs the price of {policy.model!r}: set it in the configuration, such as\n"
@@ -151,20 +204,33 @@ def _price(run: RunConfig, policy: Policy) -> Price | None:
     return found
 
 
-def _models(env: type[Env], settings: dict[str, Json], parts: Parts, redactor: Redactor) -> dict[str, Model]:
+def _models(
+    env: type[Env], settings: dict[str, Json], parts: Parts, redactor: Redactor, prices: Mapping[str, Price]
+) -> dict[str, Model]:
     """The environment's own models, made as the policy is; `parts.models` take their places by name."""
     given = parts.models or {}
     made: dict[str, Model] = {}
     for name, config in env.models(settings).items():
         where = f"env.settings: model {name!r}"
-        set_here = {f"policy.{key}": where for key in _changed(config)}
-        policy = given.get(name) or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)
-        sampling = {**policy.default_sampling, **as_tree(config.sampling)}
-        check_sampling(policy, set(sampling), where=where)
-        if config.tool_calls != PolicyConfig().tool_calls:
-            raise UsageError(f"{where} is given no tools and would ignore tool_calls; leave it out")
-        made[name] = Model(policy, sampling, config.call_retries, config.backoff_s)
+        made[name] = _model(config, where, redactor, prices, given.get(name))
     return made
+
+
+def _model(
+    config: PolicyConfig,
+    where: str,
+    redactor: Redactor,
+    prices: Mapping[str, Price],
+    given: Policy | None = None,
+) -> Model:
+    """A model beside the policy; `given` takes the place of what the configuration names."""
+    set_here = {f"policy.{key}": where for key in _changed(config)}
+    policy = given or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)
+    sampling = {**policy.default_sampling, **as_tree(config.sampling)}
+    check_sampling(policy, set(sampling), where=where)
+    if config.tool_calls != PolicyConfig().tool_calls:
+        raise UsageError(f"{where} is given no tools and would ignore tool_calls; leave it out")
+    return Model(policy, sampling, config.call_retries, config.backoff_s, _price_of(prices, policy.model))
 
 
 def _changed(config: PolicyConfig) -> list[str]:

@@ -18,22 +18,30 @@ from windrow.config import (
     LimitsConfig,
     LoadedConfig,
     RunConfig,
-    ScorerConfig,
     as_tree,
     expand,
 )
-from windrow.construct import Judging, Made, Parts, Recipe, make, make_world
+from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, scorer_models
 from windrow.engine.pace import MOST
-from windrow.engine.world import Scorer, World
+from windrow.engine.world import AnyScorer, World
 from windrow.envs import Env, find_env
 from windrow.errors import UsageError
 from windrow.grade.answers import answers_of, parse_number
-from windrow.grade.scorers import AnswerScorer, function_scorer, make_scorer
 from windrow.identity import fingerprint, source_hash
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
 from windrow.records import Json
+from windrow.scoring import (
+    DEFAULT_SCORERS_ENV,
+    answer_scorer,
+    brought_scorers,
+    config_of,
+    grading_of,
+    group_scorers,
+    late_scorers,
+    named_scorers,
+)
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
 from windrow.tasks.loaders import FORMS, open_source
@@ -43,7 +51,6 @@ from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
 from windrow.tools import Tool
 
-DEFAULT_SCORERS_ENV = "problem"
 DEFAULT_CONCURRENCY = 64
 
 
@@ -67,13 +74,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def recipe(self) -> Recipe:
         """This run's world in words, for other processes."""
-        configured = {config.name: config for config in self.run.scorers or ()}
-        names = (scorer.name for scorer in self.judging.scorers)
         return Recipe(
             run=self.run,
             origins=self.loaded.origins,
-            scorers=[configured.get(name) or ScorerConfig(name=name) for name in names],
-            scorers_env=self.judging.env,
+            scorers=[(config_of(scorer), scorer.env) for scorer in self.judging.scorers],
             behaviour=self.behaviour.hash,
             grading=self.judging.fingerprint,
         )
@@ -97,17 +101,18 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     source = _scan(loaded, parts, survey)
     _check_policy(loaded, made.policy, source)
     _check_capture(run, made)
-    scorers, meant_for, notes = _scorers(run, parts, survey, source)
-    late = next((scorer.name for scorer in scorers if scorer.after_commit), None)
-    if late is not None and (run.capture or made.env.capture) == "none":
+    scorers, notes = _scorers(run, parts, made, survey)
+    late = late_scorers(scorers)
+    if late and (run.capture or made.env.capture) == "none":
         raise UsageError(
-            f"--capture none: scorer {late!r} judges after the commit and would find no messages"
+            f"--capture none: scorer {late[0]!r} judges after the commit and would find no messages"
         )
     if made.functions or run.tools:
         _check_tools_are_used(made)
     behaviour = _behaviour(loaded, made, source)
-    grading = _grading(run, scorers, meant_for)
-    judging = Judging(scorers=scorers, env=meant_for, fingerprint=grading.hash if grading else None)
+    models = scorer_models(scorers, run, redactor, parts.models)
+    grading = grading_of(scorers, models)
+    judging = Judging(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
     concurrency = _concurrency(run, made.policy)
     _check_limited(run, made)
     _check_workers(run, parts, concurrency)
@@ -176,6 +181,7 @@ class _Survey:
         self._choose_scorer = choose_scorer
         self._prompt = prompt
         self._found: dict[tuple[str, str], type | UsageError] = {}
+        self.envs: set[type[Env]] = set()
         self.problem_rows = 0
         self.all_numbers = True
         self.unanswered: list[BadRow] = []
@@ -194,7 +200,9 @@ class _Survey:
 
     def watch(self, row: Mapping[str, Json], where: str) -> None:
         answer = row.get("answer")
-        is_problem = name_of(self._env_of(row)) == DEFAULT_SCORERS_ENV
+        env = self._env_of(row)
+        self.envs.add(env)
+        is_problem = name_of(env) == DEFAULT_SCORERS_ENV
         self.problem_rows += is_problem
         if answer is None:
             self.unanswered.append(BadRow(where, "no 'answer'"))
@@ -265,46 +273,23 @@ def _check_capture(run: RunConfig, made: Made) -> None:
 
 
 def _scorers(
-    run: RunConfig, parts: Parts, survey: _Survey, source: Source
-) -> tuple[tuple[Scorer, ...], str | None, tuple[str, ...]]:
-    """The scorers, the only environment they are for (None: any), and what to say about the choice."""
+    run: RunConfig, parts: Parts, made: Made, survey: _Survey
+) -> tuple[tuple[AnyScorer, ...], tuple[str, ...]]:
+    """The scorers, and what to say about the choice."""
+    notes: tuple[str, ...] = ()
     if run.scorers is None and not parts.scorers:
-        return _default_scorers(survey, source)
-    scorers = (
-        *(make_scorer(config) for config in run.scorers or ()),
-        *(function_scorer(function) for function in parts.scorers),
-    )
-    names = [scorer.name for scorer in scorers]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"scorer {name!r} is named twice")
-    if survey.unanswered and any(isinstance(scorer, AnswerScorer) for scorer in scorers):
-        named = next(scorer.name for scorer in scorers if isinstance(scorer, AnswerScorer))
-        raise UsageError(
-            f"scorer {named!r} needs an 'answer' in every row. {list_problems(survey.unanswered)}"
+        answered, notes = answer_scorer(
+            survey.problem_rows, survey.all_numbers, survey.unanswered_problems, made.env
         )
-    return scorers, None, ()
-
-
-def _default_scorers(
-    survey: _Survey, source: Source
-) -> tuple[tuple[Scorer, ...], str | None, tuple[str, ...]]:
-    if not survey.problem_rows:
-        return (), None, ()
-    if len(survey.unanswered_problems) == survey.problem_rows:
-        return (), None, ("no row has an 'answer': rollouts will not be graded (grade: none)",)
-    if survey.unanswered_problems:
-        raise UsageError(
-            f"some rows have an 'answer' and some do not. {list_problems(survey.unanswered_problems)}\n"
-            f"Add the answers, or name scorers of your own with --scorer module:function"
-        )
-    name, why = (
-        ("number", "every answer is a number")
-        if survey.all_numbers
-        else ("exact", "not every answer is a number")
-    )
-    scorer = make_scorer(ScorerConfig(name=name))
-    return (scorer,), DEFAULT_SCORERS_ENV, (f"scorer: {name} ({why}; --scorer names another)",)
+        scorers = (*answered, *brought_scorers(survey.envs, made))
+    else:
+        scorers = named_scorers(run.scorers or (), parts.scorers, made.env)
+        named = next((scorer.name for scorer in scorers if getattr(scorer, "needs_answer", False)), None)
+        if survey.unanswered and named is not None:
+            raise UsageError(
+                f"scorer {named!r} needs an 'answer' in every row. {list_problems(survey.unanswered)}"
+            )
+    return (*scorers, *group_scorers(survey.envs, made)), notes
 
 
 def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
@@ -341,27 +326,8 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
     return Fingerprint(fingerprint(of), of)
 
 
-def _grading(run: RunConfig, scorers: Sequence[Scorer], meant_for: str | None) -> Fingerprint | None:
-    if not scorers:
-        return None
-    configured = {config.name: config for config in run.scorers or ()}
-    of: dict[str, Json] = {
-        "scorers": [
-            {
-                "name": scorer.name,
-                "weight": configured[scorer.name].weight if scorer.name in configured else 1.0,
-                "settings": configured[scorer.name].settings if scorer.name in configured else {},
-                "version": getattr(scorer, "version", None),
-            }
-            for scorer in scorers
-        ],
-        "env": meant_for,
-    }
-    return Fingerprint(fingerprint(of), of)
-
-
 def _code(
-    env: type[Env], agent: type[Agent], scorers: Sequence[Scorer], functions: Sequence[Tool]
+    env: type[Env], agent: type[Agent], scorers: Sequence[AnyScorer], functions: Sequence[Tool]
 ) -> dict[str, str]:
     """Source hashes of user code that carries no version of its own: a change in it is only warned of."""
     hashes: dict[str, str | None] = {}

@@ -255,6 +255,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     @property
+    def key(self) -> AttemptId:
+        """What names this attempt, and no other."""
+        return self.id, self.attempt
+
+    @property
     def done(self) -> bool:
         return is_done(self.status, self.reason)
 
@@ -317,10 +322,27 @@ class Score(msgspec.Struct, frozen=True):
     metrics: dict[str, float] | None = None
 
 
-class Grading(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of scores.jsonl: one scorer's whole grading of one unit (a rollout, later also a group).
+class Judgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One call of a judge: what it was asked, what it said, and why that could not be read, if it could not.
 
-    `scores` are by attempt in the order of `members`; an error leaves the members ungraded, to be graded again.
+    `about` says what was in question (a criterion, a pair); `cached`: the same had been asked before.
+    """
+
+    messages: tuple[Message, ...]
+    reply: str
+    model: str
+    usage: Usage | None
+    seconds: float
+    about: str | None = None
+    problem: str | None = None
+    cached: bool = False
+
+
+class Grading(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of scores.jsonl: one scorer's whole grading of one unit, a rollout or a group, named by its id.
+
+    `scores` are by attempt in the order of `members`; none for a member means that the scorer does not apply to it. An
+    error leaves the members ungraded, to be graded again. `usage` is what the judge's calls took, without cached ones.
     """
 
     v: int = SCHEMA_VERSION
@@ -334,6 +356,7 @@ class Grading(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorRecord | None = None
     usage: Usage | None = None
     graded_at: float = 0.0
+    judgements: tuple[Judgement, ...] = ()
 
 
 def _tool_use(turns: Iterable[Turn]) -> dict[str, ToolUse]:

@@ -85,7 +85,7 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
         (replayed,) = await attempt(slot, world)
     finally:
         await world.close()
-    judges = {scorer.name for scorer in world.cast(rollout.task).scorers if not scorer.after_commit}
+    judges = {scorer.name for scorer in world.cast(rollout.task).before_commit}
     found = _differences(rollout, replayed, judges, tuple(world.models))
     return Replay(rollout, replayed, tuple(found))
 

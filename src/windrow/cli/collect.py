@@ -88,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[=WEIGHT]",
         help="exact, contains, number, choice, regex, math or module:function; repeats",
     )
+    add_judge_arguments(group)
     group.add_argument(
         "--tool",
         dest="tools",
@@ -141,6 +142,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="processes that share the episodes (1)")
     group.add_argument("--retries", type=int, metavar="N", help="new attempts of a failed rollout (1)")
     group.add_argument(
+        "--min-group",
+        type=float,
+        metavar="R",
+        help="judge a group together from this share of its samples on (1: all of them)",
+    )
+    group.add_argument(
         "--max-failure-rate",
         type=float,
         metavar="R",
@@ -180,6 +187,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         action="store_true",
         help="the rollouts of this call as JSON lines on standard output, and nothing else there",
+    )
+
+
+def add_judge_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--judge", metavar="MODEL", help="the model that scorers ask, such as rubric; or local"
+    )
+    group.add_argument("--judge-base-url", action="append", metavar="URL", help="where it is served; repeats")
+    group.add_argument("--judge-api-key-env", metavar="NAME", help="the variable that holds its key")
+    group.add_argument(
+        "--judge-concurrency", type=int, metavar="N", help="calls of it at a time (64; local: 16)"
     )
 
 

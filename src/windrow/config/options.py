@@ -34,6 +34,10 @@ OPTIONS: dict[str, str] = {
     "agent": "agent",
     "prompt": "prompt",
     "scorers": "scorers",
+    "judge": "judge.model",
+    "judge_base_url": "judge.base_url",
+    "judge_api_key_env": "judge.api_key_env",
+    "judge_concurrency": "judge_concurrency",
     "tools": "tools",
     "allow_tools": "allow_tools",
     "deny_tools": "deny_tools",
@@ -53,6 +57,7 @@ OPTIONS: dict[str, str] = {
     "agent_concurrency": "agent_concurrency",
     "workers": "workers",
     "retries": "retries",
+    "min_group": "min_group",
     "max_failure_rate": "max_failure_rate",
     "budget_tokens": "budget.tokens",
     "budget_cost": "budget.cost",
@@ -124,7 +129,7 @@ def shaped(key: str, value: Any) -> Any:
 
     A list of one URL is that URL.
     """
-    if key == "policy.base_url" and isinstance(value, list | tuple) and len(value) == 1:
+    if key in ("policy.base_url", "judge.base_url") and isinstance(value, list | tuple) and len(value) == 1:
         return value[0]
     if key in ("env", "agent") and isinstance(value, str):
         return {"name": value}

@@ -160,6 +160,9 @@ class RunConfig(_Section, frozen=True):
     agent: AgentConfig = AgentConfig()
     prompt: str | None = None
     scorers: list[ScorerConfig] | None = None
+    judge: PolicyConfig = PolicyConfig()  # the model that scorers ask, where they name none of their own
+    judge_concurrency: Positive | None = None  # calls at a time; None: what the judge bears, else 64
+    min_group: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     tools: list[ToolConfig] = []
     allow_tools: list[str] = []
     deny_tools: list[str] = []

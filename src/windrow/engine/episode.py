@@ -16,7 +16,7 @@ from windrow.engine.freeze import Freezer, number
 from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
-from windrow.engine.world import Cast, Verdict, World
+from windrow.engine.world import Cast, NoJudge, Verdict, World
 from windrow.envs import Env
 from windrow.errors import EnvError, ScorerError, error_record
 from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
@@ -25,6 +25,7 @@ from windrow.tools import Tool
 
 T = TypeVar("T")
 
+NO_JUDGE = NoJudge()
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
@@ -104,7 +105,9 @@ async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None
                     recorder.judged(_own_verdict(await within(limit, own, "Env.score")))
                 for scorer in before_commit:
                     owner = "scorer"
-                    recorder.judged(await within(limit, scorer.judge(recorder.episode()), scorer.name))
+                    recorder.judged(
+                        await within(limit, scorer.judge(recorder.episode(), NO_JUDGE), scorer.name)
+                    )
                 recorder.check_reward()
             except asyncio.CancelledError:
                 recorder.scoring_cut(own=owner == "env")

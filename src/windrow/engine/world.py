@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from windrow.agents import Agent, find_agent
-from windrow.config import LimitsConfig, Price
-from windrow.envs import Ask, Env, EnvContext, Episode, find_env, nobody
+from windrow.config import LimitsConfig, PolicyConfig, Price, ScorerConfig
+from windrow.envs import Ask, Env, EnvContext, Episode, ScoreContext, find_env, nobody
+from windrow.envs.base import Messages
+from windrow.errors import ScorerError
 from windrow.naming import name_of
 from windrow.policies import Policy
-from windrow.records import Capture, Json, RecordedScore, Rollout, Task, Usage
+from windrow.records import AttemptId, Capture, Json, RecordedScore, Rollout, RolloutGroup, Task, Usage
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
+
+T = TypeVar("T")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -26,14 +30,53 @@ class Verdict(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
 
 
-class Scorer(Protocol):
+class _Judging(Protocol):
+    """What all scorers have. `env` is the only environment whose episodes it judges; None: any.
+
+    `models` are those that it asks itself; the run's judge is asked by one that `asks_judge`, and must be there for
+    one that `needs_judge`.
+    """
+
+    name: str
+    env: str | None
+    config: ScorerConfig | None
+    asks_judge: bool
+
+    @property
+    def needs_judge(self) -> bool: ...
+    def models(self) -> Mapping[str, PolicyConfig]: ...
+
+
+class Scorer(_Judging, Protocol):
     """Judges an episode. `after_commit` scorers run once the rollout is on disk."""
 
     @property
-    def name(self) -> str: ...
-    @property
     def after_commit(self) -> bool: ...
-    async def judge(self, episode: Episode) -> Verdict: ...
+    async def judge(self, episode: Episode, ctx: ScoreContext) -> Verdict: ...
+
+
+@runtime_checkable
+class GroupScorer(_Judging, Protocol):
+    """Judges the final attempts of a group together, once they are all on disk.
+
+    A verdict of None says that it does not apply to that member; every member has one.
+    """
+
+    async def judge_group(
+        self, group: RolloutGroup, ctx: ScoreContext
+    ) -> Mapping[AttemptId, Verdict | None]: ...
+
+
+AnyScorer = Scorer | GroupScorer
+
+
+class NoJudge:
+    """The context of a scorer that runs before the commit: it has nobody to ask."""
+
+    async def ask(
+        self, messages: Messages, read: Callable[[str], T], *, about: str | None = None, judge: str = "judge"
+    ) -> T:
+        raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
 
 
 class Sink(Protocol):
@@ -50,7 +93,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     env_settings: dict[str, Json]
     agent: Agent
     agent_name: str
-    scorers: tuple[Scorer, ...]
+    scorers: tuple[AnyScorer, ...]
     before_commit: tuple[Scorer, ...]  # those of them whose verdict is in the rollout's own line
 
 
@@ -61,6 +104,20 @@ class Model(msgspec.Struct, frozen=True):
     sampling: dict[str, Json]
     call_retries: int = 5
     backoff_s: float = 0.5
+    price: Price | None = None
+
+
+def priced(usage: Usage | None, price: Price | None) -> Usage | None:
+    """The usage of a call, with what it cost where a price is known."""
+    if price is None or usage is None or usage.cost is not None:
+        return usage
+    cached = price.prompt if price.cached is None else price.cached
+    cost = (
+        (usage.prompt_tokens - usage.cached_tokens) * price.prompt
+        + usage.cached_tokens * cached
+        + usage.completion_tokens * price.completion
+    )
+    return msgspec.structs.replace(usage, cost=cost / 1e6)
 
 
 class World:
@@ -73,8 +130,7 @@ class World:
         models: Mapping[str, Model] | None = None,
         env_settings: dict[str, Json] | None = None,
         agent_settings: dict[str, Json] | None = None,
-        scorers: Sequence[Scorer] = (),
-        scorers_env: str | None = None,
+        scorers: Sequence[AnyScorer] = (),
         toolbox: Toolbox | None = None,
         prompt: PromptTemplate | None = None,
         sampling: dict[str, Json] | None = None,
@@ -88,7 +144,6 @@ class World:
         capture: Capture | None = None,
         price: Price | None = None,
     ) -> None:
-        """`scorers_env`: the only environment that the scorers are for; None means any."""
         self.policy = policy
         self.models = models or {}
         self.toolbox = toolbox or Toolbox()
@@ -106,7 +161,6 @@ class World:
         self._agent = agent
         self._agent_settings = agent_settings or {}
         self._scorers = tuple(scorers)
-        self._scorers_env = scorers_env
         self._sampling = sampling or {}
         self._forced = forced_sampling
         self._seeds = seeds
@@ -153,16 +207,7 @@ class World:
 
     def priced(self, usage: Usage | None) -> Usage | None:
         """The usage of a call of the policy, with what it cost where a price is known."""
-        price = self._price
-        if price is None or usage is None or usage.cost is not None:
-            return usage
-        cached = price.prompt if price.cached is None else price.cached
-        cost = (
-            (usage.prompt_tokens - usage.cached_tokens) * price.prompt
-            + usage.cached_tokens * cached
-            + usage.completion_tokens * price.completion
-        )
-        return msgspec.structs.replace(usage, cost=cost / 1e6)
+        return priced(usage, self._price)
 
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""
@@ -175,7 +220,7 @@ class World:
         agent, agent_settings = self._agent, self._agent_settings
         if agent_name is not None and agent_name != name_of(agent):
             agent, agent_settings = find_agent(agent_name), {}
-        scorers = self._scorers if self._scorers_env in (None, name_of(env)) else ()
+        scorers = tuple(scorer for scorer in self._scorers if scorer.env in (None, name_of(env)))
         return Cast(
             env=env,
             env_name=name_of(env),
@@ -183,5 +228,9 @@ class World:
             agent=agent(agent_settings),
             agent_name=name_of(agent),
             scorers=scorers,
-            before_commit=tuple(scorer for scorer in scorers if not scorer.after_commit),
+            before_commit=tuple(
+                scorer
+                for scorer in scorers
+                if not isinstance(scorer, GroupScorer) and not scorer.after_commit
+            ),
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from windrow.envs.base import Ask, Env, EnvContext, Episode, Observation, Step, nobody
+from windrow.envs.base import Ask, Env, EnvContext, Episode, Observation, ScoreContext, Step, nobody
 from windrow.errors import UsageError
 from windrow.naming import resolve
 
-__all__ = ["Ask", "Env", "EnvContext", "Episode", "Observation", "Step", "find_env", "nobody"]
+__all__ = ["Ask", "Env", "EnvContext", "Episode", "Observation", "ScoreContext", "Step", "find_env", "nobody"]
 
 
 def find_env(name: str) -> type[Env]:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from windrow.config import PolicyConfig
+from windrow.config import PolicyConfig, ScorerConfig
 from windrow.policies import Completion
-from windrow.records import Capture, Json, Message, Rollout, Score, Status, Stop, Task, Turn
+from windrow.records import (
+    AttemptId,
+    Capture,
+    Json,
+    Message,
+    Rollout,
+    RolloutGroup,
+    Score,
+    Status,
+    Stop,
+    Task,
+    Turn,
+)
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools import Tool, ToolResult
+
+T = TypeVar("T")
 
 Messages = Sequence[Message | dict[str, Any]]
 
@@ -76,6 +90,24 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     complete: Ask = nobody
 
 
+class ScoreContext(Protocol):
+    """What a scorer may do beside reading the record: ask a judge."""
+
+    async def ask(
+        self,
+        messages: Messages,
+        read: Callable[[str], T],
+        *,
+        about: str | None = None,
+        judge: str = "judge",
+    ) -> T:
+        """What `read` makes of the judge's reply; `about` says what is in question, for the record.
+
+        A reply that `read` refuses (ValueError) is told to the judge, which is asked again; what stays unreadable
+        raises ScorerError: a judgement is read, or it failed. The same messages are asked once in a run.
+        """
+
+
 class Env:
     """One episode; made anew for each attempt. `version` names its behaviour: change it and ids change.
 
@@ -110,6 +142,21 @@ class Env:
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:
         """Raise ValueError with what is wrong with a task row; called for every row, before the run."""
+
+    @classmethod
+    def scorers(cls, settings: Mapping[str, Json]) -> Sequence[ScorerConfig]:
+        """The scorers that judge its episodes where the run names none."""
+        return ()
+
+    @classmethod
+    async def score_group(
+        cls, settings: Mapping[str, Json], group: RolloutGroup, ctx: ScoreContext
+    ) -> Mapping[AttemptId, Score | None]:
+        """Judge the final attempts of a task's samples together, by (id, attempt), once all of them are on disk.
+
+        None for a member: it does not apply to it. Runs again when the group has changed.
+        """
+        raise NotImplementedError
 
     @classmethod
     def models(cls, settings: Mapping[str, Json]) -> Mapping[str, PolicyConfig]:

@@ -1,21 +1,25 @@
 """Grading after the commit: what the line left pending or failed is judged from the record, into scores.jsonl.
 
-A grading is one line, whole; what has none is graded by the next call. The rollout itself is never run again.
+A grading is one line, whole: of a rollout, or of a group. What has none is graded by the next call. The rollouts
+themselves are never run again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from windrow.engine.cancel import is_ours
 from windrow.engine.episode import within
 from windrow.engine.recorder import shown_episode
-from windrow.engine.world import Scorer
+from windrow.engine.world import AnyScorer, GroupScorer, Verdict
 from windrow.envs import Episode
 from windrow.errors import ScorerError, error_record
-from windrow.records import ErrorRecord, Grading, RecordedScore, Rollout
+from windrow.grade.judges import Hearing, Judges
+from windrow.records import AttemptId, ErrorRecord, Grading, Rollout, RolloutGroup
+
+Verdicts = Mapping[AttemptId, Verdict | None]
 
 
 class GradingLog(Protocol):
@@ -23,9 +27,12 @@ class GradingLog(Protocol):
 
 
 class Grader:
+    """Has scorers judge rollouts and groups; each grading is durable when it is returned."""
+
     def __init__(
         self,
-        scorers: Sequence[Scorer],
+        scorers: Sequence[AnyScorer],
+        judges: Judges,
         log: GradingLog,
         *,
         fingerprint: str,
@@ -33,44 +40,91 @@ class Grader:
         timeout_s: float,
     ) -> None:
         self._scorers = {scorer.name: scorer for scorer in scorers}
+        self._judges = judges
         self._log = log
         self._fingerprint = fingerprint
         self._generation = generation
         self._timeout_s = timeout_s
 
     async def grade(self, rollout: Rollout, names: Sequence[str]) -> list[Grading]:
-        """Have these scorers judge a rollout; each grading is durable when this returns."""
-        gradings = [await self._judged(rollout, self._scorers[name]) for name in names]
-        for grading in gradings:
-            await self._log.commit(grading)
-        return gradings
+        """Have these scorers judge a rollout; those that judge groups are left out."""
+        found: list[Grading] = []
+        for name in names:
+            scorer = self._scorers[name]
+            if isinstance(scorer, GroupScorer):
+                continue
 
-    async def _judged(self, rollout: Rollout, scorer: Scorer) -> Grading:
-        scores: dict[str, RecordedScore] = {}
-        metrics: dict[str, float] = {}
+            async def judged(hearing: Hearing, scorer: AnyScorer = scorer) -> Verdicts:
+                assert not isinstance(scorer, GroupScorer)
+                return {rollout.key: await scorer.judge(_episode(rollout), hearing)}
+
+            found.append(await self._graded(rollout.id, (rollout,), name, judged))
+        return found
+
+    async def grade_group(self, group: RolloutGroup, names: Sequence[str]) -> list[Grading]:
+        """Have these scorers judge a group; those that judge rollouts are left out."""
+        found: list[Grading] = []
+        for name in names:
+            scorer = self._scorers[name]
+            if not isinstance(scorer, GroupScorer):
+                continue
+
+            async def judged(hearing: Hearing, scorer: GroupScorer = scorer) -> Verdicts:
+                return _checked(await scorer.judge_group(group, hearing), group, scorer.name)
+
+            found.append(await self._graded(group.id, group.rollouts, name, judged))
+        return found
+
+    async def _graded(
+        self,
+        unit: str,
+        members: Sequence[Rollout],
+        name: str,
+        judged: Callable[[Hearing], Awaitable[Verdicts]],
+    ) -> Grading:
+        hearing = self._judges.hearing(name)
+        verdicts: Verdicts = {}
         error: ErrorRecord | None = None
         try:
-            if rollout.capture == "none":  # an empty reply would be judged wrong
+            if any(rollout.capture == "none" for rollout in members):  # an empty reply would be judged wrong
                 raise ScorerError(
                     "the rollout was recorded without its messages (capture: none)", retryable=False
                 )
-            verdict = await within(self._timeout_s, scorer.judge(_episode(rollout)), scorer.name)
-            scores, metrics = verdict.scores, verdict.metrics
+            verdicts = await self._in_time(judged(hearing), name)
         except BaseException as problem:  # a scorer's failure is a grading that failed, never a lost run
             if is_ours(problem):
                 raise
             error = error_record(problem, owner="scorer", phase="score")
-        return Grading(
-            unit=rollout.id,
-            members=((rollout.id, rollout.attempt),),
-            scorer=scorer.name,
+        given = [verdicts.get(rollout.key) for rollout in members] if error is None else []
+        grading = Grading(
+            unit=unit,
+            members=tuple(rollout.key for rollout in members),
+            scorer=name,
             fingerprint=self._fingerprint,
             generation=self._generation,
-            scores=(scores,),
-            metrics=(metrics,),
+            scores=tuple({} if verdict is None else verdict.scores for verdict in given),
+            metrics=tuple({} if verdict is None else verdict.metrics for verdict in given),
             error=error,
+            usage=hearing.usage,
             graded_at=time.time(),
+            judgements=tuple(hearing.judgements),
         )
+        await self._log.commit(grading)
+        return grading
+
+    async def _in_time(self, work: Awaitable[Verdicts], name: str) -> Verdicts:
+        """A scorer has its time; one that asks models has theirs, which is counted by call."""
+        return await (work if self._judges.are_asked_by(name) else within(self._timeout_s, work, name))
+
+
+def _checked(verdicts: Verdicts, group: RolloutGroup, scorer: str) -> Verdicts:
+    """Every member has a verdict, and nobody else."""
+    members = {rollout.key for rollout in group.rollouts}
+    if strangers := verdicts.keys() - members:
+        raise ScorerError(f"scorer {scorer!r} judged {min(strangers)}, which is not in the group")
+    if missing := members - verdicts.keys():
+        raise ScorerError(f"scorer {scorer!r} gave no verdict for {min(missing)}; None says that it has none")
+    return verdicts
 
 
 def _episode(rollout: Rollout) -> Episode:

@@ -109,6 +109,9 @@ class RunDirectory:
     def open_scores(self) -> Log:
         return self._open_log(self._segment("scores"))
 
+    def open_judgements(self) -> Log:
+        return self._open_log("judgements.jsonl")
+
     @property
     def torn(self) -> list[Path]:
         """Tails that were cut off when the logs were opened."""

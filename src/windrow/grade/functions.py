@@ -1,0 +1,107 @@
+"""A user's own functions as scorers: of a rollout, or of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from windrow.engine.guard import blocks, guarded
+from windrow.engine.threads import in_thread
+from windrow.engine.world import AnyScorer, Verdict
+from windrow.envs import Env, Episode, ScoreContext
+from windrow.errors import ScorerError
+from windrow.grade.base import BaseScorer
+from windrow.identity import source_hash
+from windrow.naming import name_of
+from windrow.records import AttemptId, Json, RolloutGroup
+
+
+class _Function(BaseScorer):
+    def __init__(
+        self, name: str, weight: float, settings: Mapping[str, Json], function: Callable[..., Any]
+    ) -> None:
+        super().__init__(name, weight, settings)
+        self.version = getattr(function, "version", None)
+        self.source = source_hash(function)
+        self.asks_judge = "ctx" in _parameters(function)
+        self.after_commit = bool(getattr(function, "after_commit", False)) or self.asks_judge
+        self._function = function
+
+    async def _called(self, *arguments: Any, ctx: ScoreContext) -> Any:
+        """What the function gives. A plain one runs in a thread, and so does one that was found to block."""
+        given = {**self.settings, **({"ctx": ctx} if self.asks_judge else {})}
+        work = partial(self._function, *arguments, **given)
+        who = f"scorer {self.name!r}"
+        if blocks(who):
+            return await in_thread(_to_its_end, work)
+        result = work() if inspect.iscoroutinefunction(self._function) else await in_thread(work)
+        if inspect.isawaitable(result):
+            result = await guarded(result, who, "from now on it runs in a thread with a loop of its own")
+        return result
+
+
+class FunctionScorer(_Function):
+    """`(task, reply) -> float | dict | Score`, plain or async."""
+
+    async def judge(self, episode: Episode, ctx: ScoreContext) -> Verdict:
+        return self.verdict(await self._called(episode.task, episode.reply, ctx=ctx))
+
+
+class GroupFunctionScorer(_Function):
+    """`(group) -> {(id, attempt): float | dict | Score | None}`, with the attribute `unit = "group"`."""
+
+    async def judge_group(self, group: RolloutGroup, ctx: ScoreContext) -> Mapping[AttemptId, Verdict | None]:
+        found = await self._called(group, ctx=ctx)
+        if not isinstance(found, Mapping):
+            raise ScorerError(
+                f"scorer {self.name!r} returned {type(found).__name__}; expected a dict by (id, attempt)"
+            )
+        return {key: None if said is None else self.verdict(said) for key, said in found.items()}
+
+
+class EnvGroupScorer(BaseScorer):
+    """An environment's own `score_group`."""
+
+    def __init__(self, env: type[Env], settings: Mapping[str, Json]) -> None:
+        super().__init__("env", 1.0, settings)
+        self.asks_judge = True
+        self.env = name_of(env)
+        self.version = env.version
+        self.source = source_hash(env)
+        self._env = env
+
+    async def judge_group(self, group: RolloutGroup, ctx: ScoreContext) -> Mapping[AttemptId, Verdict | None]:
+        found = await self._env.score_group(self.settings, group, ctx)
+        return {key: None if said is None else self.verdict(said) for key, said in found.items()}
+
+
+def scorer_of(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    weight: float = 1.0,
+    settings: Mapping[str, Json] | None = None,
+) -> AnyScorer:
+    """The scorer that a function is."""
+    kind = GroupFunctionScorer if getattr(function, "unit", "rollout") == "group" else FunctionScorer
+    return kind(name or name_of(function), weight, settings or {}, function)
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
+def _to_its_end(work: Callable[[], Any]) -> Any:
+    """What a plain or an async function gives, here and now."""
+
+    async def whole() -> Any:
+        result = work()
+        return await result if inspect.isawaitable(result) else result
+
+    return asyncio.run(whole())

@@ -1,0 +1,221 @@
+"""Judges: the models that scorers ask. They are opened once, asked side by side, and never asked the same twice.
+
+A `Hearing` is what one grading asks: it keeps each call as evidence, and what the calls took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from windrow.engine.freeze import Freezer
+from windrow.engine.world import Model, priced
+from windrow.envs.base import Messages
+from windrow.errors import PolicyError, ScorerError
+from windrow.identity import digest
+from windrow.policies import Completion, Request
+from windrow.policies.base import complete
+from windrow.records import Judgement, Message, Usage
+from windrow.store.judgements import Judgements, Said
+
+T = TypeVar("T")
+
+DEFAULT_CONCURRENCY = 64
+TRIES = 3  # of one judgement, each after the first with what was wrong with the one before
+
+AGAIN = (
+    "Your answer could not be read: {problem}. Answer once more, in exactly the form that was asked for, "
+    "and with nothing else."
+)
+
+
+class Judges:
+    """The models of the scorers that have some, by scorer and name."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Mapping[str, Model]],
+        *,
+        call_timeout_s: float,
+        concurrency: int | None = None,
+    ) -> None:
+        self._models = models
+        self._call_timeout_s = call_timeout_s
+        self._places = {
+            id(model): asyncio.Semaphore(
+                concurrency or model.policy.default_concurrency or DEFAULT_CONCURRENCY
+            )
+            for model in self.all()
+        }
+        self._asking: dict[str, asyncio.Event] = {}
+        self.judgements = Judgements()
+        self.on_usage: Callable[[Usage], None] = lambda usage: None
+
+    def all(self) -> Iterable[Model]:
+        """Each model once, whoever asks it."""
+        return {id(model): model for models in self._models.values() for model in models.values()}.values()
+
+    def hearing(self, scorer: str) -> Hearing:
+        return Hearing(self, scorer, self._models.get(scorer, {}))
+
+    def are_asked_by(self, scorer: str) -> bool:
+        return bool(self._models.get(scorer))
+
+    async def open(self, notify: Callable[[str], None]) -> None:
+        for model in self.all():
+            model.policy.notify = notify
+            await model.policy.open()
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as stack:  # each is closed, whatever the others do
+            for model in self.all():
+                stack.push_async_callback(model.policy.close)
+
+    async def heard(self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T]) -> Heard[T]:
+        """What the judge says to this. Who asks the same meanwhile waits for the answer; what was read is kept."""
+        key = _key(model, asked)
+        while (other := self._asking.get(key)) is not None:
+            await other.wait()
+        kept = await self.judgements.get(key)
+        if kept is not None:
+            return _read_reply(kept.reply, kept.usage, read, None)._replace(cached=True)
+        self._asking[key] = asyncio.Event()
+        try:
+            request = Request(messages=asked, tools=(), sampling=model.sampling, id=key, attempt=1, turn=0)
+            found = await self.completion(model, request)
+            heard = _read_reply(Freezer().text(found.content or ""), found.usage, read, found.finish)
+            if heard.problem is None:
+                await self.judgements.keep(Said(key=key, reply=heard.reply, usage=heard.usage))
+            return heard
+        finally:
+            self._asking.pop(key).set()
+
+    async def completion(self, model: Model, request: Request) -> Completion:
+        """One call, when there is a place for it; what it took is counted, also where nobody can use it."""
+        async with self._places[id(model)]:
+            try:
+                found = await complete(
+                    model.policy,
+                    request,
+                    retries=model.call_retries,
+                    backoff_s=model.backoff_s,
+                    timeout_s=self._call_timeout_s,
+                )
+            except PolicyError as problem:
+                raise ScorerError(
+                    f"the judge {model.policy.model!r}: {problem}", kind=problem.kind, retryable=False
+                ) from problem
+        usage = priced(found.usage, model.price)
+        if usage is not None:
+            self.on_usage(usage)
+        return found if usage is found.usage else msgspec.structs.replace(found, usage=usage)
+
+
+class Hearing:
+    """Implements `ScoreContext` for one grading of one scorer."""
+
+    def __init__(self, judges: Judges, scorer: str, models: Mapping[str, Model]) -> None:
+        self._judges = judges
+        self._scorer = scorer
+        self._models = models
+        self.judgements: list[Judgement] = []
+        self.usage: Usage | None = None
+
+    def model(self, name: str) -> Model:
+        found = self._models.get(name)
+        if found is None:
+            raise ScorerError(
+                f"scorer {self._scorer!r} has no judge {name!r}; give one with --judge MODEL", retryable=False
+            )
+        return found
+
+    def spend(self, usage: Usage | None) -> None:
+        """Count what a call took."""
+        if usage is not None:
+            self.usage = usage if self.usage is None else self.usage + usage
+
+    async def ask(
+        self,
+        messages: Messages,
+        read: Callable[[str], T],
+        *,
+        about: str | None = None,
+        judge: str = "judge",
+    ) -> T:
+        model = self.model(judge)
+        freezer = Freezer()
+        asked = tuple(freezer.message(message, "env") for message in messages)
+        problem: str | None = None
+        for _ in range(TRIES):
+            heard = await self._heard(model, asked, read, about)
+            problem = heard.problem
+            if problem is None:
+                return cast(T, heard.finding)
+            again = AGAIN.format(problem=problem)
+            asked = (*asked, _said("assistant", heard.reply), _said("user", again))
+        raise ScorerError(
+            f"the judge {model.policy.model!r} gave no judgement that could be read in {TRIES} tries"
+            + (f" ({about})" if about else "")
+            + f": {problem}",
+            kind="unreadable_judgement",
+        )
+
+    async def _heard(
+        self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T], about: str | None
+    ) -> Heard[T]:
+        started = time.monotonic()
+        heard = await self._judges.heard(model, asked, read)
+        if not heard.cached:
+            self.spend(heard.usage)
+        self.judgements.append(
+            Judgement(
+                messages=asked,
+                reply=heard.reply,
+                model=model.policy.model,
+                usage=heard.usage,
+                seconds=time.monotonic() - started,
+                about=about,
+                problem=heard.problem,
+                cached=heard.cached,
+            )
+        )
+        return heard
+
+
+class Heard(NamedTuple, Generic[T]):
+    """A reply, and what was read in it, or why it could not be read."""
+
+    reply: str
+    usage: Usage | None
+    finding: T | None
+    problem: str | None
+    cached: bool = False
+
+
+def _read_reply(reply: str, usage: Usage | None, read: Callable[[str], T], finish: str | None) -> Heard[T]:
+    if finish == "length":
+        return Heard(reply, usage, None, "it was cut off at the judge's max_tokens")
+    try:
+        return Heard(reply, usage, read(reply), None)
+    except ValueError as wrong:
+        return Heard(reply, usage, None, str(wrong) or "it is not in the form that was asked for")
+
+
+def _said(role: str, content: str) -> Message:
+    return Freezer().message({"role": role, "content": content}, "env")
+
+
+def _key(model: Model, asked: tuple[Message, ...]) -> str:
+    """What makes a judgement: who is asked, how, and what."""
+    return digest(
+        {
+            "judge": model.policy.identity(),
+            "sampling": model.sampling,
+            "messages": [[message.role, message.content] for message in asked],
+        }
+    )

@@ -1,0 +1,141 @@
+"""Which scorers judge a run: those it names, else those its environments bring; and what names the grading.
+
+An environment brings scorers (`Env.scorers`) and may score groups itself (`Env.score_group`). Rows with an `answer`
+in the environment `problem` have `number` or `exact`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from windrow.config import ScorerConfig
+from windrow.construct import ENV_SCORER, Made, made_scorer
+from windrow.engine.world import AnyScorer, GroupScorer, Model
+from windrow.envs import Env
+from windrow.errors import UsageError
+from windrow.grade.functions import scorer_of
+from windrow.identity import fingerprint
+from windrow.naming import name_of
+from windrow.records import Json
+from windrow.store.directory import Fingerprint
+from windrow.tasks.rows import BadRow
+from windrow.tasks.scan import list_problems
+
+DEFAULT_SCORERS_ENV = "problem"
+
+
+def named_scorers(
+    configs: Iterable[ScorerConfig], functions: Iterable[Callable[..., Any]], own: type[Env]
+) -> tuple[AnyScorer, ...]:
+    """The scorers that a run names, and those that a program gives; each once."""
+    scorers = (
+        *(made_scorer(config, None, own) for config in configs),
+        *(scorer_of(function) for function in functions),
+    )
+    names = [scorer.name for scorer in scorers]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"scorer {name!r} is named twice")
+    return scorers
+
+
+def brought_scorers(envs: Iterable[type[Env]], made: Made) -> list[AnyScorer]:
+    """What the environments of a run's rows bring: only the run's own has settings."""
+    found: dict[str, AnyScorer] = {}
+    for env in sorted(envs, key=name_of):
+        settings = made.env_settings if env is made.env else {}
+        for config in env.scorers(settings):
+            scorer = made_scorer(config, name_of(env), made.env)
+            if config.name in found:
+                raise UsageError(
+                    f"the environments {found[config.name].env!r} and {name_of(env)!r} both bring a scorer "
+                    f"{config.name!r}; name the scorers with --scorer"
+                )
+            found[config.name] = scorer
+    return list(found.values())
+
+
+def group_scorers(envs: Iterable[type[Env]], made: Made) -> list[AnyScorer]:
+    """The environments that score groups themselves."""
+    own = sorted((env for env in envs if _scores_groups(env)), key=name_of)
+    if len(own) > 1:
+        raise UsageError(
+            f"the environments {name_of(own[0])!r} and {name_of(own[1])!r} both score groups; collect them "
+            f"into runs of their own"
+        )
+    return [
+        made_scorer(
+            ScorerConfig(name=ENV_SCORER, settings=made.env_settings if env is made.env else {}),
+            name_of(env),
+            made.env,
+        )
+        for env in own
+    ]
+
+
+def answer_scorer(
+    rows: int, all_numbers: bool, unanswered: list[BadRow], own: type[Env]
+) -> tuple[list[AnyScorer], tuple[str, ...]]:
+    """The scorer of rows with answers, and what to say about the choice."""
+    if not rows:
+        return [], ()
+    if len(unanswered) == rows:
+        return [], ("no row has an 'answer': rollouts will not be graded (grade: none)",)
+    if unanswered:
+        raise UsageError(
+            f"some rows have an 'answer' and some do not. {list_problems(unanswered)}\n"
+            f"Add the answers, or name scorers of your own with --scorer module:function"
+        )
+    name, why = (
+        ("number", "every answer is a number") if all_numbers else ("exact", "not every answer is a number")
+    )
+    scorer = made_scorer(ScorerConfig(name=name), DEFAULT_SCORERS_ENV, own)
+    return [scorer], (f"scorer: {name} ({why}; --scorer names another)",)
+
+
+def config_of(scorer: AnyScorer) -> ScorerConfig:
+    """A scorer in words, for another process."""
+    config: ScorerConfig | None = getattr(scorer, "config", None)
+    return config or ScorerConfig(name=scorer.name)
+
+
+def late_scorers(scorers: Iterable[AnyScorer]) -> list[str]:
+    """The names of those that judge after the commit."""
+    return [scorer.name for scorer in scorers if isinstance(scorer, GroupScorer) or scorer.after_commit]
+
+
+def grading_of(scorers: Sequence[AnyScorer], models: Mapping[str, Mapping[str, Model]]) -> Fingerprint | None:
+    """What shapes verdicts: the scorers with weights and settings, their judges; nothing volatile."""
+    if not scorers:
+        return None
+    envs = {scorer.env for scorer in scorers}
+    entries = [_entry(scorer, models.get(scorer.name, {})) for scorer in scorers]
+    if len(envs) > 1:
+        for scorer, entry in zip(scorers, entries, strict=True):
+            entry["env"] = scorer.env
+    of: dict[str, Json] = {"scorers": entries, "env": envs.pop() if len(envs) == 1 else None}
+    return Fingerprint(fingerprint(of), of)
+
+
+def _entry(scorer: AnyScorer, models: Mapping[str, Model]) -> dict[str, Json]:
+    config = config_of(scorer)
+    identity = getattr(scorer, "identity", dict)
+    entry: dict[str, Json] = {
+        "name": scorer.name,
+        "weight": config.weight,
+        "settings": identity(config.settings),
+        "version": getattr(scorer, "version", None),
+    }
+    if isinstance(scorer, GroupScorer):
+        entry["unit"] = "group"
+    if models:
+        entry["models"] = {
+            name: {"policy": model.policy.identity(), "sampling": model.sampling}
+            for name, model in models.items()
+        }
+    return entry
+
+
+def _scores_groups(env: type[Env]) -> bool:
+    return env.score_group.__func__ is not Env.score_group.__func__  # type: ignore[attr-defined]
