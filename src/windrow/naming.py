@@ -14,11 +14,19 @@ from typing import Any
 from windrow.config import nearest
 from windrow.errors import UsageError
 
+# What stands in a layer above those that ask for it by name, and is imported when it is named: an extra goes with each.
+BRIDGES: Mapping[str, Mapping[str, str]] = {
+    "env": {"gymnasium": "windrow.bridges.gymnasium:Gymnasium"},
+    "loader": {"gymnasium": "windrow.bridges.gymnasium:open_tasks"},
+}
+
 
 def resolve(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     """The object called `name` of a `kind` ("env", "scorer", …)."""
     if name in built_in:
         return built_in[name]
+    if name in BRIDGES.get(kind, ()):
+        return _imported(kind, BRIDGES[kind][name])
     if ":" in name:
         return _imported(kind, name)
     from importlib.metadata import entry_points  # only when needed: it reads every installed package
@@ -26,7 +34,7 @@ def resolve(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     plugins = {point.name: point for point in entry_points(group=f"windrow.{kind}s")}
     if name in plugins:
         return plugins[name].load()
-    known = sorted({*built_in, *plugins})
+    known = sorted({*built_in, *BRIDGES.get(kind, ()), *plugins})
     raise UsageError(
         f"unknown {kind} {name!r}{nearest(name, known)} (known: {', '.join(known)}; "
         f"your own is written module:name)"
@@ -54,10 +62,14 @@ def extra_needed(extra: str, what: str, why: str = "") -> UsageError:
     return UsageError(f"{what} needs the extra {extra!r}{why}; type: pip install 'windrow[{extra}]'")
 
 
-def _imported(kind: str, name: str) -> Any:
-    module_name, _, attribute = name.partition(":")
+def make_here_importable() -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+def _imported(kind: str, name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    make_here_importable()
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as problem:

@@ -33,6 +33,15 @@ Stop = Literal[
     "error",
     "cancelled",
 ]
+# The ends that cut an episode off: its status is truncated.
+LIMITS: tuple[Stop, ...] = (
+    "max_turns",
+    "max_episode_tokens",
+    "max_tool_calls",
+    "length",
+    "context_overflow",
+    "timeout",
+)
 Owner = Literal["policy", "env", "tool", "scorer", "infra"]
 Reason = Literal["interrupted", "budget", "surplus", "stale"]
 Grade = Literal["none", "pending", "graded", "failed"]

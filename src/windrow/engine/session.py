@@ -21,7 +21,7 @@ from windrow.envs import Env, Observation, Step
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request
 from windrow.policies.base import Route, complete
-from windrow.records import Call, Json, Message, Stop, Task
+from windrow.records import LIMITS, Call, Json, Message, Stop, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
 from windrow.tools.toolbox import Offer
@@ -149,7 +149,7 @@ class EpisodeSession:
             raise TypeError(f"step() returned {type(step).__name__}; expected a Step")
         recorder.stepped(step, turn)
         if step.done or step.stop is not None:
-            recorder.end("completed", step.stop or "env_done")
+            recorder.end("truncated" if step.stop in LIMITS else "completed", step.stop or "env_done")
         if self._stopped:
             recorder.end("completed", "tool_stopped")
 

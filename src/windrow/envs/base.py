@@ -40,7 +40,8 @@ class Observation(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What the world did after a reply. `reward` enters the reward; `scores` and the rest are only recorded.
 
-    `done` ends the episode with stop `env_done`, unless `stop` says otherwise (`answered`, `parse_error`).
+    `done` ends the episode with stop `env_done`, unless `stop` says otherwise (`answered`, `parse_error`);
+    a limit (`max_turns`) truncates it.
     """
 
     messages: Messages = ()

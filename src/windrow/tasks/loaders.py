@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from windrow.errors import UsageError
-from windrow.naming import resolve
+from windrow.naming import BRIDGES, resolve
 from windrow.tasks.rows import Rows, open_rows
 from windrow.tasks.spool import Found, SpooledRows
 
-FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, hf:NAME, module:function, or - for standard input"
+FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, hf:NAME, gymnasium:NAME, module:function, or - for standard input"
 
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
@@ -37,6 +37,10 @@ def open_source(path: str, *, split: str | None) -> tuple[Rows, str]:
         from windrow.tasks.hub import open_hub
 
         return open_hub(path, split=split)
+    package, colon, _ = path.partition(":")
+    if colon and package in BRIDGES["loader"] and not file.exists():
+        opened: tuple[Rows, str] = resolve("loader", package, {})(path)
+        return opened
     if _FUNCTION.fullmatch(path) and not file.exists():
         return _open_function(path, split), path
     return _open_file(path), file.stem
