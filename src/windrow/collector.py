@@ -20,7 +20,7 @@ from windrow.construct import Parts
 from windrow.engine.cancel import is_cancelled
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
-from windrow.envs import Env
+from windrow.envs import BaseEnv
 from windrow.policies import Policy
 from windrow.prepare import prepare
 from windrow.records import Json, Rollout, RolloutGroup
@@ -50,7 +50,7 @@ async def collect(
     config: str | Path | Sequence[str | Path] = (),
     sets: Iterable[str] = (),
     policy: Policy | None = None,
-    env: str | type[Env] | None = None,
+    env: str | type[BaseEnv] | None = None,
     agent: str | type[Agent] | AgentFunction | None = None,
     scorers: Sequence[str | Callable[..., Any]] | None = None,
     tools: Sequence[str | Mapping[str, Json] | Tool | Callable[..., Any]] | None = None,
@@ -95,7 +95,7 @@ async def collect(
 async def run_examples(
     rows: Sequence[Row],
     *,
-    env: str | type[Env],
+    env: str | type[BaseEnv],
     policy: Policy,
     agent: str | type[Agent] | AgentFunction | None = None,
     semaphore: asyncio.Semaphore | None = None,
@@ -236,7 +236,7 @@ async def _guarded(collection: Collection, name: str, callback: Callable[[Any], 
 def _parts(
     tasks: str | Path | Iterable[Row] | None,
     policy: Policy | None,
-    env: str | type[Env] | None,
+    env: str | type[BaseEnv] | None,
     agent: str | type[Agent] | AgentFunction | None,
     scorers: Sequence[str | Callable[..., Any]] | None,
     tools: Sequence[str | Mapping[str, Json] | Tool | Callable[..., Any]] | None = None,

@@ -14,7 +14,7 @@ import msgspec
 from windrow.agents import Agent, AgentFunction, as_agent, find_agent
 from windrow.config import LoadedConfig, PolicyConfig, Price, RunConfig, ScorerConfig, as_tree, expand
 from windrow.engine.world import AnyScorer, Model, World
-from windrow.envs import Env, find_env
+from windrow.envs import BaseEnv, find_env
 from windrow.errors import UsageError
 from windrow.grade.functions import EnvGroupScorer
 from windrow.grade.scorers import make_scorer
@@ -38,7 +38,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     rows: Iterable[Mapping[str, Json]] | None = None
     policy: Policy | None = None
     models: Mapping[str, Policy] | None = None
-    env: type[Env] | None = None
+    env: type[BaseEnv] | None = None
     agent: type[Agent] | AgentFunction | None = None
     scorers: Sequence[Callable[..., Any]] = ()
     tools: Sequence[Tool] = ()
@@ -61,7 +61,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     """What a configuration names, made and each checked by itself."""
 
     policy: Policy
-    env: type[Env]
+    env: type[BaseEnv]
     agent: type[Agent]
     env_settings: dict[str, Json]
     agent_settings: dict[str, Json]
@@ -143,7 +143,7 @@ def world_of(recipe: Recipe, redactor: Redactor) -> World:
     return make_world(made, loaded, behaviour=recipe.behaviour, judging=judging)
 
 
-def made_scorer(config: ScorerConfig, env: str | None, own: type[Env]) -> AnyScorer:
+def made_scorer(config: ScorerConfig, env: str | None, own: type[BaseEnv]) -> AnyScorer:
     """The scorer of this name, for the episodes of `env` alone, if that is given; `own` is the run's environment."""
     if config.name == ENV_SCORER:
         scorer: AnyScorer = EnvGroupScorer(
@@ -205,7 +205,11 @@ def _price(run: RunConfig, policy: Policy) -> Price | None:
 
 
 def _models(
-    env: type[Env], settings: dict[str, Json], parts: Parts, redactor: Redactor, prices: Mapping[str, Price]
+    env: type[BaseEnv],
+    settings: dict[str, Json],
+    parts: Parts,
+    redactor: Redactor,
+    prices: Mapping[str, Price],
 ) -> dict[str, Model]:
     """The environment's own models, made as the policy is; `parts.models` take their places by name."""
     given = parts.models or {}
@@ -237,7 +241,9 @@ def _changed(config: PolicyConfig) -> list[str]:
     return [key for key in config.__struct_fields__ if getattr(config, key) != getattr(PolicyConfig(), key)]
 
 
-def _checked_settings(kind: str, part: type[Env] | type[Agent], settings: dict[str, Json]) -> dict[str, Json]:
+def _checked_settings(
+    kind: str, part: type[BaseEnv] | type[Agent], settings: dict[str, Json]
+) -> dict[str, Json]:
     expanded: dict[str, Json] = expand(settings, where=f"{kind}.settings")
     try:
         part.check_settings(expanded)

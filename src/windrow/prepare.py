@@ -24,7 +24,7 @@ from windrow.config import (
 from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, scorer_models
 from windrow.engine.pace import MOST
 from windrow.engine.world import AnyScorer, World
-from windrow.envs import Env, find_env
+from windrow.envs import BaseEnv, find_env
 from windrow.errors import UsageError
 from windrow.grade.answers import answers_of, parse_number
 from windrow.identity import fingerprint, source_hash
@@ -176,12 +176,12 @@ def _concurrency(run: RunConfig, policy: Policy) -> int:
 class _Survey:
     """What one pass over the rows finds out: which environment each is for, and which have answers."""
 
-    def __init__(self, env: type[Env], prompt: PromptTemplate | None, *, choose_scorer: bool) -> None:
+    def __init__(self, env: type[BaseEnv], prompt: PromptTemplate | None, *, choose_scorer: bool) -> None:
         self._env = env
         self._choose_scorer = choose_scorer
         self._prompt = prompt
         self._found: dict[tuple[str, str], type | UsageError] = {}
-        self.envs: set[type[Env]] = set()
+        self.envs: set[type[BaseEnv]] = set()
         self.problem_rows = 0
         self.all_numbers = True
         self.unanswered: list[BadRow] = []
@@ -211,11 +211,11 @@ class _Survey:
         elif is_problem and self._choose_scorer and self.all_numbers:
             self.all_numbers = all(parse_number(text) is not None for text in answers_of(answer))
 
-    def _env_of(self, row: Mapping[str, Json]) -> type[Env]:
+    def _env_of(self, row: Mapping[str, Json]) -> type[BaseEnv]:
         name = row.get("env")
         if name is None or name == name_of(self._env):
             return self._env
-        env: type[Env] = self._find("env", name, find_env)
+        env: type[BaseEnv] = self._find("env", name, find_env)
         return env
 
     def _find(self, kind: str, name: str, find: Callable[[str], type]) -> Any:
@@ -327,7 +327,7 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
 
 
 def _code(
-    env: type[Env], agent: type[Agent], scorers: Sequence[AnyScorer], functions: Sequence[Tool]
+    env: type[BaseEnv], agent: type[Agent], scorers: Sequence[AnyScorer], functions: Sequence[Tool]
 ) -> dict[str, str]:
     """Source hashes of user code that carries no version of its own: a change in it is only warned of."""
     hashes: dict[str, str | None] = {}

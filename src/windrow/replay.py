@@ -22,8 +22,8 @@ from windrow.config import (
     TasksConfig,
 )
 from windrow.construct import Parts
+from windrow.engine.attempts import attempt
 from windrow.engine.correction import malformed_of
-from windrow.engine.episode import attempt
 from windrow.envs import find_env
 from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request

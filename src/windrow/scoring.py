@@ -12,7 +12,7 @@ from typing import Any
 from windrow.config import ScorerConfig
 from windrow.construct import ENV_SCORER, Made, made_scorer
 from windrow.engine.world import AnyScorer, GroupScorer, Model
-from windrow.envs import Env
+from windrow.envs import BaseEnv, Env
 from windrow.errors import UsageError
 from windrow.grade.functions import scorer_of
 from windrow.identity import fingerprint
@@ -26,7 +26,7 @@ DEFAULT_SCORERS_ENV = "problem"
 
 
 def named_scorers(
-    configs: Iterable[ScorerConfig], functions: Iterable[Callable[..., Any]], own: type[Env]
+    configs: Iterable[ScorerConfig], functions: Iterable[Callable[..., Any]], own: type[BaseEnv]
 ) -> tuple[AnyScorer, ...]:
     """The scorers that a run names, and those that a program gives; each once."""
     scorers = (
@@ -40,7 +40,7 @@ def named_scorers(
     return scorers
 
 
-def brought_scorers(envs: Iterable[type[Env]], made: Made) -> list[AnyScorer]:
+def brought_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer]:
     """What the environments of a run's rows bring: only the run's own has settings."""
     found: dict[str, AnyScorer] = {}
     for env in sorted(envs, key=name_of):
@@ -56,7 +56,7 @@ def brought_scorers(envs: Iterable[type[Env]], made: Made) -> list[AnyScorer]:
     return list(found.values())
 
 
-def group_scorers(envs: Iterable[type[Env]], made: Made) -> list[AnyScorer]:
+def group_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer]:
     """The environments that score groups themselves."""
     own = sorted((env for env in envs if _scores_groups(env)), key=name_of)
     if len(own) > 1:
@@ -75,7 +75,7 @@ def group_scorers(envs: Iterable[type[Env]], made: Made) -> list[AnyScorer]:
 
 
 def answer_scorer(
-    rows: int, all_numbers: bool, unanswered: list[BadRow], own: type[Env]
+    rows: int, all_numbers: bool, unanswered: list[BadRow], own: type[BaseEnv]
 ) -> tuple[list[AnyScorer], tuple[str, ...]]:
     """The scorer of rows with answers, and what to say about the choice."""
     if not rows:
@@ -137,5 +137,5 @@ def _entry(scorer: AnyScorer, models: Mapping[str, Model]) -> dict[str, Json]:
     return entry
 
 
-def _scores_groups(env: type[Env]) -> bool:
+def _scores_groups(env: type[BaseEnv]) -> bool:
     return env.score_group.__func__ is not Env.score_group.__func__  # type: ignore[attr-defined]

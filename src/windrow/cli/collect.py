@@ -17,6 +17,7 @@ from windrow.collector import run_collection
 from windrow.config import OPTIONS, DialectName, load_config, parse_mcp, parse_tool
 from windrow.engine.control import Control
 from windrow.engine.loop import run_loop
+from windrow.envs import Env
 from windrow.prepare import Prepared, prepare
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
@@ -272,7 +273,7 @@ def _dry_run(prepared: Prepared) -> int:
     print(
         f"first rollouts: {', '.join(collection.plan.slot(n).id for n in range(min(4, len(collection.plan))))}"
     )
-    if cast.env.__module__.startswith("windrow."):
+    if isinstance(env, Env) and cast.env.__module__.startswith("windrow."):
         observation = asyncio.run(env.reset(slot.task))
         print("first prompt:")
         for message in observation.messages:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -17,22 +17,23 @@ from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.engine.world import Cast, NoJudge, Verdict, World
-from windrow.envs import Env
+from windrow.envs import BaseEnv, Env, Episode
 from windrow.errors import EnvError, ScorerError, error_record
 from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseEnv)
+
+OwnScore = Callable[[Episode], Awaitable[Score | None]]
 
 NO_JUDGE = NoJudge()
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
-async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
-    """The rollouts of one attempt, one a seat. Cancellation ends it too, and is then raised with the record in
-    `Interrupted`."""
-    cast = world.cast(slot.task)
+async def play_episode(slot: Slot, world: World, cast: Cast) -> Rollout:
+    """The rollout of one attempt. Cancellation ends it too, and is then raised with the record in `Interrupted`."""
     recorder = Recorder(
         slot,
         env=cast.env_name,
@@ -48,7 +49,7 @@ async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
     except asyncio.CancelledError:
         recorder.end("cancelled", "cancelled", reason="interrupted")
         raise Interrupted((recorder.rollout(),)) from None
-    return (recorder.rollout(),)
+    return recorder.rollout()
 
 
 class Interrupted(asyncio.CancelledError):
@@ -62,10 +63,13 @@ class Interrupted(asyncio.CancelledError):
 async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
     """Play one episode to its end, whatever that end is; the recorder holds the outcome."""
     try:
-        async with _tools(world, recorder) as run_tools, _OpenEnv(slot, world, cast, recorder) as env:
+        async with (
+            run_tools_of(world, recorder) as run_tools,
+            OpenEnv(_made(slot, world, cast, recorder), world, (recorder,)) as env,
+        ):
             await _play(EpisodeSession(slot, env, world, recorder, run_tools), world, cast, recorder)
             if recorder.status in ("completed", "truncated"):
-                await _score(world, cast, recorder, env)
+                await score(world, cast, recorder, _own_score(env))
     except BaseException as problem:
         # Whatever an environment or agent raises is a failed attempt, never a failed run.
         if is_ours(problem):
@@ -91,17 +95,28 @@ async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Rec
         recorder.end("truncated", "timeout")
 
 
-async def _score(world: World, cast: Cast, recorder: Recorder, env: Env) -> None:
+def _made(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> Env:
+    env = cast.env(cast.env_settings, world.context(slot, Asking(slot, world, recorder)))
+    assert isinstance(env, Env)
+    return env
+
+
+def _own_score(env: Env) -> OwnScore | None:
+    if type(env).score is Env.score:
+        return None
+    return lambda episode: guarded_method(env, "score", env.score(episode))
+
+
+async def score(world: World, cast: Cast, recorder: Recorder, own_score: OwnScore | None) -> None:
     """The environment's own score, then the scorers that run before the commit."""
     before_commit = cast.before_commit
-    own_score = type(env).score is not Env.score
     if own_score or before_commit or recorder.has_step_rewards():
         limit = world.limits.score_timeout_s
         owner: Owner = "env"
         with recorder.timed("score"):
             try:
-                if own_score:
-                    own = guarded_method(env, "score", env.score(recorder.episode()))
+                if own_score is not None:
+                    own = own_score(recorder.episode())
                     recorder.judged(_own_verdict(await within(limit, own, "Env.score")))
                 for scorer in before_commit:
                     owner = "scorer"
@@ -171,7 +186,7 @@ def _weight(value: Any, share: Any, what: str) -> float:
     return weight
 
 
-def _tools(world: World, recorder: Recorder) -> AbstractAsyncContextManager[Sequence[tuple[str, Tool]]]:
+def run_tools_of(world: World, recorder: Recorder) -> AbstractAsyncContextManager[Sequence[tuple[str, Tool]]]:
     """The run's own tools, for one episode."""
     return _opened_tools(world, recorder) if world.toolbox.has_sources else nullcontext(())
 
@@ -184,23 +199,23 @@ async def _opened_tools(world: World, recorder: Recorder) -> AsyncIterator[Seque
         yield run_tools
 
 
-class _OpenEnv:
+class OpenEnv(Generic[E]):
     """The environment of one attempt; `close` runs once, whatever happened, within its time."""
 
-    def __init__(self, slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
+    def __init__(self, env: E, world: World, recorders: Sequence[Recorder]) -> None:
+        self._env = env
         self._limit_s = world.limits.close_timeout_s
-        self._recorder = recorder
-        self._env = cast.env(cast.env_settings, world.context(slot, Asking(slot, world, recorder)))
+        self._recorders = recorders
 
-    async def __aenter__(self) -> Env:
+    async def __aenter__(self) -> E:
         return self._env
 
     async def __aexit__(self, *_: object) -> None:
-        if type(self._env).close is not Env.close:
-            await _close(self._env, self._limit_s, self._recorder)
+        if type(self._env).close is not BaseEnv.close:
+            await _close(self._env, self._limit_s, self._recorders)
 
 
-async def _close(env: Env, limit_s: float, recorder: Recorder) -> None:
+async def _close(env: BaseEnv, limit_s: float, recorders: Sequence[Recorder]) -> None:
     """Close, within its time. One that ignores its end is left behind; a cancellation meanwhile comes after it."""
 
     async def close() -> None:
@@ -217,7 +232,8 @@ async def _close(env: Env, limit_s: float, recorder: Recorder) -> None:
     if not closing.done():
         asyncio._unregister_task(closing)  # the end of the loop would wait for it without end
     if not closing.done() or closing.cancelled() or closing.exception() is not None:
-        recorder.metrics["close_failed"] = 1.0
+        for recorder in recorders:
+            recorder.metrics["close_failed"] = 1.0
     if cancelled is not None:
         raise cancelled
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from windrow.engine.attempts import attempt
 from windrow.engine.commits import Commits, Counted, Finished, Told
 from windrow.engine.control import Control
-from windrow.engine.episode import Interrupted, attempt
+from windrow.engine.episode import Interrupted
 from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
 from windrow.engine.waiting import Waiting

@@ -10,7 +10,7 @@ import msgspec
 
 from windrow.agents import Agent, find_agent
 from windrow.config import LimitsConfig, PolicyConfig, Price, ScorerConfig
-from windrow.envs import Ask, Env, EnvContext, Episode, ScoreContext, find_env, nobody
+from windrow.envs import Ask, BaseEnv, EnvContext, Episode, ScoreContext, find_env, nobody
 from windrow.envs.base import Messages
 from windrow.errors import ScorerError
 from windrow.naming import name_of
@@ -88,7 +88,7 @@ class Sink(Protocol):
 class Cast(msgspec.Struct, frozen=True, kw_only=True):
     """Who takes part in a task's episode: the run's environment and agent, or the row's own."""
 
-    env: type[Env]
+    env: type[BaseEnv]
     env_name: str
     env_settings: dict[str, Json]
     agent: Agent
@@ -125,7 +125,7 @@ class World:
         self,
         *,
         policy: Policy,
-        env: type[Env],
+        env: type[BaseEnv],
         agent: type[Agent],
         models: Mapping[str, Model] | None = None,
         env_settings: dict[str, Json] | None = None,
@@ -201,7 +201,7 @@ class World:
                 stack.push_async_callback(model.policy.close)
             stack.push_async_callback(self.toolbox.close)
 
-    def capture(self, env: type[Env]) -> Capture:
+    def capture(self, env: type[BaseEnv]) -> Capture:
         """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
         return self._capture or env.capture or self.policy.default_capture
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from windrow.envs.base import Ask, Env, EnvContext, Episode, Observation, ScoreContext, Step, nobody
+from windrow.envs.base import Ask, BaseEnv, Env, EnvContext, Episode, Observation, ScoreContext, Step, nobody
 from windrow.errors import UsageError
 from windrow.naming import resolve
 
-__all__ = ["Ask", "Env", "EnvContext", "Episode", "Observation", "ScoreContext", "Step", "find_env", "nobody"]
+__all__ = [
+    "Ask",
+    "BaseEnv",
+    "Env",
+    "EnvContext",
+    "Episode",
+    "Observation",
+    "ScoreContext",
+    "Step",
+    "find_env",
+    "nobody",
+]
 
 
-def find_env(name: str) -> type[Env]:
+def find_env(name: str) -> type[BaseEnv]:
     """The environment class called `name`: built in, `module:Class`, or an entry point."""
     from windrow.envs.chat import Chat
     from windrow.envs.problem import Problem

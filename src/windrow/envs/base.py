@@ -109,11 +109,10 @@ class ScoreContext(Protocol):
         """
 
 
-class Env:
-    """One episode; made anew for each attempt. `version` names its behaviour: change it and ids change.
+class BaseEnv:
+    """What every kind of environment has: settings, a version, and what is asked of the class itself.
 
-    Called in this order: `reset` once; `step` after every reply, its tool calls already run; `score` once, also when
-    a limit ended the episode; `close` once, always, bounded in time, also after a crash in `reset`.
+    An instance is one episode, made anew for each attempt. `version` names its behaviour: change it and ids change.
     """
 
     version: ClassVar[str | int | None] = None
@@ -123,15 +122,6 @@ class Env:
     def __init__(self, settings: Mapping[str, Json], ctx: EnvContext) -> None:
         self.settings = settings
         self.ctx = ctx
-
-    async def reset(self, task: Task) -> Observation:
-        raise NotImplementedError
-
-    async def step(self, reply: Message, results: list[ToolResult]) -> Step:
-        raise NotImplementedError
-
-    async def score(self, episode: Episode) -> Score | None:
-        return None
 
     async def close(self) -> None:
         return None
@@ -179,3 +169,20 @@ class Env:
         `rollouts` are the final attempts, failed ones too, without their messages and turns; usage is kept.
         """
         return {}
+
+
+class Env(BaseEnv):
+    """One episode of one policy.
+
+    Called in this order: `reset` once; `step` after every reply, its tool calls already run; `score` once, also when
+    a limit ended the episode; `close` once, always, bounded in time, also after a crash in `reset`.
+    """
+
+    async def reset(self, task: Task) -> Observation:
+        raise NotImplementedError
+
+    async def step(self, reply: Message, results: list[ToolResult]) -> Step:
+        raise NotImplementedError
+
+    async def score(self, episode: Episode) -> Score | None:
+        return None

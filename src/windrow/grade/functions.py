@@ -11,7 +11,7 @@ from typing import Any
 from windrow.engine.guard import blocks, guarded
 from windrow.engine.threads import in_thread
 from windrow.engine.world import AnyScorer, Verdict
-from windrow.envs import Env, Episode, ScoreContext
+from windrow.envs import BaseEnv, Episode, ScoreContext
 from windrow.errors import ScorerError
 from windrow.grade.base import BaseScorer
 from windrow.identity import source_hash
@@ -65,7 +65,7 @@ class GroupFunctionScorer(_Function):
 class EnvGroupScorer(BaseScorer):
     """An environment's own `score_group`."""
 
-    def __init__(self, env: type[Env], settings: Mapping[str, Json]) -> None:
+    def __init__(self, env: type[BaseEnv], settings: Mapping[str, Json]) -> None:
         super().__init__("env", 1.0, settings)
         self.asks_judge = True
         self.env = name_of(env)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from windrow.envs import Env, find_env
+from windrow.envs import BaseEnv, Env, find_env
 from windrow.errors import UsageError
 from windrow.records import Rollout, Task
 from windrow.stats.lines import Line
@@ -23,14 +23,14 @@ class Hooks:
         self,
         reader: RunReader,
         gradings: Gradings,
-        envs: Mapping[str, type[Env]],
+        envs: Mapping[str, type[BaseEnv]],
         warn: Callable[[str], None],
     ) -> None:
         self._reader = reader
         self._known = envs
         self._warn = warn
         self._gradings = gradings
-        self._envs: dict[str, type[Env] | None] = {}
+        self._envs: dict[str, type[BaseEnv] | None] = {}
         self._tasks: dict[str, Task] = {}
         self._kept: dict[str, dict[str, list[Rollout]]] = {}  # by agent and env
 
@@ -56,7 +56,7 @@ class Hooks:
                 self._warn(f"aggregate() of env {name} raised {type(problem).__name__}: {problem}")
         return found
 
-    def _wanting(self, name: str) -> type[Env] | None:
+    def _wanting(self, name: str) -> type[BaseEnv] | None:
         """The class called `name` if it defines `aggregate`."""
         try:
             env = self._known.get(name) or find_env(name)

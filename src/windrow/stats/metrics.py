@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from windrow.envs import Env
+from windrow.envs import BaseEnv
 from windrow.errors import StoreError
 from windrow.records import Grade, Owner, Status, Stop, encode
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
@@ -136,7 +136,7 @@ def survey(
     run: str | Path,
     *,
     pass_reward: float = PASS_REWARD,
-    envs: Mapping[str, type[Env]] | None = None,
+    envs: Mapping[str, type[BaseEnv]] | None = None,
     warn: Warn = lambda message: None,
 ) -> Survey:
     """Measure a run. `envs` are classes that cannot be found by name; a hook that raises is warned of.

@@ -1,0 +1,13 @@
+"""An attempt: one try at a slot, whatever kind of environment it is in."""
+
+from __future__ import annotations
+
+from windrow.engine.episode import play_episode
+from windrow.engine.world import World
+from windrow.records import Rollout
+from windrow.tasks.plan import Slot
+
+
+async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
+    """The rollouts of one attempt, one a seat. Cancellation is raised with them in `Interrupted`."""
+    return (await play_episode(slot, world, world.cast(slot.task)),)
