@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from array import array
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +46,7 @@ def request_of(asked: dict[str, Any], route: Route | None = None) -> Request:
         tools=tuple(asked["tools"]),
         sampling=asked["sampling"],
         capture=asked["capture"],
+        top_logprobs=asked.get("top_logprobs", 0),
         id="r",
         attempt=1,
         turn=0,
@@ -93,6 +96,19 @@ async def replaying(
             await policy.close()
 
 
+def shown_top(top: Any) -> dict[str, Any] | None:
+    """The likeliest tokens, a list a place; a logprob of −inf is null."""
+    if top is None:
+        return None
+    k, logprobs = top["k"], array("f", b64decode(top["logprobs"])).tolist()
+    finite = [None if value == -math.inf else value for value in logprobs]
+    found = {**top, "logprobs": [finite[n : n + k] for n in range(0, len(finite), k)]}
+    if "ids" in top:
+        ids = array("i", b64decode(top["ids"])).tolist()
+        found["ids"] = [ids[n : n + k] for n in range(0, len(ids), k)]
+    return found
+
+
 def shown(completion: Completion) -> dict[str, Any]:
     """A completion as the files spell it; what is null or empty is left out."""
     tokens, usage = completion.tokens, completion.usage
@@ -109,5 +125,6 @@ def shown(completion: Completion) -> dict[str, Any]:
         "output": array("i", tokens.output).tolist() if tokens else None,
         "logprobs": array("f", tokens.logprobs or b"").tolist() if tokens else None,
         "kind": tokens.logprob_kind if tokens else None,
+        "top": shown_top(tokens.top) if tokens else None,
     }
     return {name: value for name, value in found.items() if value or name == "content"}

@@ -56,6 +56,11 @@ def thought(message: dict[str, Any]) -> str:
     return f"<think>{reasoning}</think>" if reasoning else ""
 
 
+def likeliest(number: int, k: int) -> list[dict[str, Any]]:
+    """The sampled id is always the likeliest, and those after it the next."""
+    return [{"id": number + n, "logprob": -0.5 - n} for n in range(k)]
+
+
 class TokenServer:
     """The handler of a `wire`: `says` are the ids of its replies, in order."""
 
@@ -98,7 +103,11 @@ class TokenServer:
     def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
         self.prompts.append(body["prompt"])
         ids = self._says.pop(0)
-        told = [{"id": number, "logprob": -0.5} for number in ids if number not in self.leave_out]
+        told = [
+            {"id": number, "logprob": -0.5, "top_logprobs": likeliest(number, body.get("n_probs", 0))}
+            for number in ids
+            if number not in self.leave_out
+        ]
         return {
             "content": as_text(ids).removesuffix(END),
             "tokens": ids,

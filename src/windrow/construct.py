@@ -20,6 +20,7 @@ from windrow.grade.functions import EnvGroupScorer
 from windrow.grade.scorers import make_scorer
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling, make_policy
+from windrow.policies.capturing import level_of
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Json
 from windrow.secrets import Redactor
@@ -91,7 +92,9 @@ def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
     policy = with_tool_calls(parts.policy or make_policy(loaded, redactor), run.policy.tool_calls)
     env = parts.env or find_env(run.env.name)
     agent = as_agent(parts.agent, "given") if parts.agent else find_agent(run.agent.name)
-    policy.wanted_capture = run.capture or env.capture or policy.default_capture
+    usual = env.capture or policy.default_capture
+    policy.wanted_capture = level_of(run.capture, usual, top=run.top_logprobs)
+    policy.wanted_top_logprobs = run.top_logprobs or 0
     env_settings = _checked_settings("env", env, run.env.settings)
     agent_settings = _checked_settings("agent", agent, run.agent.settings)
     functions = (*named_tools(run.tools), *parts.tools)
@@ -130,6 +133,7 @@ def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Jud
         behaviour=behaviour,
         grading=judging.fingerprint,
         capture=run.capture,
+        top_logprobs=run.top_logprobs or 0,
         price=_price(run, made.policy),
     )
 

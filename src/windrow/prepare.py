@@ -270,6 +270,13 @@ def _check_capture(run: RunConfig, made: Made) -> None:
     if level is not None and level not in policy.captures:
         can = ", ".join(name for name in LEVELS if name in policy.captures)
         raise UsageError(f"--capture {level}: policy {policy.name!r} can be captured as {can}")
+    if run.top_logprobs and not policy.gives_top_logprobs:
+        raise UsageError(f"--top-logprobs {run.top_logprobs}: policy {policy.name!r} does not give them")
+    if run.top_logprobs and run.capture in ("none", "text"):
+        raise UsageError(
+            f"--top-logprobs {run.top_logprobs}: --capture {run.capture} keeps none; "
+            f"leave it out, or say logprobs or tokens"
+        )
 
 
 def _scorers(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.pages import ROOT, as_pattern
-from tests.serving import ModelServer, write_jsonl
+from tests.serving import ModelServer, chat_reply, write_jsonl
 from windrow.cli.main import main
 from windrow.store.lock import Lock
 
@@ -95,6 +95,16 @@ class Scene:
         flags = ("--max-outage", "0", "-k", "3", "--retries", "0", "--set", "policy.backoff_s=0")
         return self.ask((lambda body, n: failing), flags=flags)
 
+    def untold(self) -> list[str]:
+        """An endpoint that gives logprobs, and tells of no other tokens."""
+
+        def reply(body: dict[str, Any], n: int) -> dict[str, Any]:
+            answer = chat_reply(body, "4", n)
+            answer["choices"][0]["logprobs"] = {"content": [{"token": "4", "logprob": -0.5}]}
+            return answer
+
+        return self.ask(reply, flags=("--top-logprobs", "2"))
+
     def elsewhere(self) -> list[str]:
         (self.path / "run").mkdir()
         self.file("run/mine.txt", "")
@@ -125,6 +135,7 @@ SAID: dict[str, Callable[[Scene], list[str]]] = {
     "did not answer within": lambda scene: scene.ask(
         model="other", latency_s=60, flags=("--set", "policy.probe_timeout_s=0.2")
     ),
+    "does not give them as": Scene.untold,
     "Collect with --capture": lambda scene: scene.ask(flags=("--capture", "tokens")),
     "no model:": lambda scene: scene.collect(),
     "is not here yet": Scene.without_model,

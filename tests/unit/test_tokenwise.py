@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.replaying import shown_top
 from tests.tokenserver import END, LEFT_OUT, TokenServer, as_ids, as_text, forgetful
 from tests.wire import wire
 from windrow import Completion, Request
@@ -41,7 +42,7 @@ class Talk:
         self._policy = policy
         self._route = Route()
 
-    async def ask(self, *messages: Message) -> Completion:
+    async def ask(self, *messages: Message, top: int = 0) -> Completion:
         return await self._policy.complete(
             Request(
                 messages=messages,
@@ -51,6 +52,7 @@ class Talk:
                 attempt=1,
                 turn=0,
                 capture="tokens",
+                top_logprobs=top,
                 route=self._route,
             )
         )
@@ -144,6 +146,19 @@ async def test_a_logprob_that_was_left_out_is_asked_for_by_its_prefix() -> None:
         reply = await talk.ask(user("hi"))
     assert (reply.capture, logprobs_of(reply)) == ("tokens", [-0.5, LEFT_OUT, -0.5])
     assert {tuple(prefix) for prefix, _ in server.scored} == {(*server.prompts[0], ord("x"))}
+
+
+async def test_likeliest_tokens_that_were_left_out_are_asked_for_by_their_prefix() -> None:
+    server = TokenServer([as_ids("xyz", merge=False)])
+    server.leave_out = {ord("y")}
+    async with talking(server) as talk:
+        reply = await talk.ask(user("hi"), top=2)
+    assert reply.tokens is not None
+    assert shown_top(reply.tokens.top) == {
+        "k": 2,
+        "ids": [[ord("x"), ord("y")], [4, ord("y")], [ord("z"), ord("{")]],
+        "logprobs": [[-0.5, -1.5], [pytest.approx(-0.1), LEFT_OUT], [-0.5, -1.5]],
+    }
 
 
 async def test_logprobs_that_could_belong_to_either_of_two_ids_are_asked_for() -> None:

@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("none", "text", "logprobs", "tokens"),
         help="how much of a reply's tokens is kept (text; tokens for local)",
     )
+    group.add_argument(
+        "--top-logprobs",
+        type=int,
+        metavar="K",
+        help="keep the K likeliest tokens at each place of a reply (none)",
+    )
     group.add_argument("--call-retries", type=int, metavar="N", help="retries of one model call (5)")
     group.add_argument("--requests-per-minute", type=float, metavar="N", help="at most so many model calls")
     group.add_argument(

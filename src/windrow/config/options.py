@@ -45,6 +45,7 @@ OPTIONS: dict[str, str] = {
     "pass_": "pass",
     "seeds": "seeds",
     "capture": "capture",
+    "top_logprobs": "top_logprobs",
     "max_turns": "limits.max_turns",
     "max_episode_tokens": "limits.max_episode_tokens",
     "max_tool_calls": "limits.max_tool_calls",

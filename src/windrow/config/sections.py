@@ -170,6 +170,7 @@ class RunConfig(_Section, frozen=True):
     pass_: NotNegative = msgspec.field(default=0, name="pass")
     seeds: Literal["none", "id", "sample"] = "none"
     capture: Capture | None = None  # None: what the env or the policy says
+    top_logprobs: Positive | None = None  # of the likeliest tokens at each place of a reply
     limits: LimitsConfig = LimitsConfig()
     concurrency: Positive | Literal["auto"] | None = None  # None: what the policy bears, else 64
     env_concurrency: dict[str, Positive] = {}  # of it, by environment

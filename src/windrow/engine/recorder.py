@@ -184,6 +184,8 @@ class Recorder:
     def _stored(self, completion: Completion) -> Tokens | None:
         """The reply's tokens without those of the prompt that an earlier turn holds."""
         tokens = completion.tokens
+        if tokens is not None and tokens.top is not None:
+            tokens = msgspec.structs.replace(tokens, top=self._frozen_top(tokens.top))
         if tokens is None or held(completion.capture, tokens) != "tokens":
             return tokens
         try:
@@ -194,6 +196,15 @@ class Recorder:
                 kind="bad_completion",
             ) from None
         return self._continuing.stored(prompt, tokens, len(self._turns))
+
+    def _frozen_top(self, top: Json) -> Json:
+        try:
+            return self._freezer.value(top, "top")
+        except ValueError as problem:
+            raise PolicyError(
+                f"policy {self.policy.model!r} returned tokens that cannot be kept: {problem}",
+                kind="bad_completion",
+            ) from None
 
     def reply_of(self, turn: int) -> Message | None:
         """What this turn said, if there is such a turn and it said something."""

@@ -103,6 +103,7 @@ class EpisodeSession:
             attempt=self._slot.attempt,
             turn=recorder.turn_count + self._asking,
             capture=recorder.capture,
+            top_logprobs=self._world.top_logprobs,
             route=self._route,
         )
         self._replied, self._answered, self._malformed = None, {}, ()

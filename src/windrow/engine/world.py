@@ -15,6 +15,7 @@ from windrow.envs.base import Messages
 from windrow.errors import ScorerError
 from windrow.naming import name_of
 from windrow.policies import Policy
+from windrow.policies.capturing import level_of
 from windrow.records import AttemptId, Capture, Json, RecordedScore, Rollout, RolloutGroup, Task, Usage
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
@@ -142,6 +143,7 @@ class World:
         behaviour: str = "",
         grading: str | None = None,
         capture: Capture | None = None,
+        top_logprobs: int = 0,
         price: Price | None = None,
     ) -> None:
         self.policy = policy
@@ -154,6 +156,7 @@ class World:
         self.behaviour = behaviour
         self.grading = grading
         self._capture = capture
+        self.top_logprobs = top_logprobs
         self._price = price
         self.env = env  # the run's own; a row may name another
         self.agent_name = name_of(agent)
@@ -203,7 +206,8 @@ class World:
 
     def capture(self, env: type[BaseEnv]) -> Capture:
         """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
-        return self._capture or env.capture or self.policy.default_capture
+        usual = env.capture or self.policy.default_capture
+        return level_of(self._capture, usual, top=self.top_logprobs)
 
     def priced(self, usage: Usage | None) -> Usage | None:
         """The usage of a call of the policy, with what it cost where a price is known."""

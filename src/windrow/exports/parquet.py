@@ -19,6 +19,7 @@ from windrow.records import Json, Message, Rollout
 GROUP_ROWS = 1024
 GROUP_BYTES = 1 << 24
 TOKENS = ("input_ids", "loss_mask", "logprobs")
+TOP = {"top_ids": "ids", "top_logprobs": "logprobs"}  # what of a sequence's likeliest tokens a column holds
 TOKEN_BYTES = 9  # an id, a logprob and a bit of the mask
 NOT_EXACT = "rollouts with empty token columns, because they were not captured as tokens"
 
@@ -52,6 +53,7 @@ class Parquet(Exporter):
             "logprobs": [sequence.logprobs for sequence in sequences],
             "logprob_kind": sequences[0].logprob_kind if sequences else None,
             "unanswered_tool_calls": sum(sequence.unanswered_tool_calls for sequence in sequences),
+            **_top(rollout, sequences),
         }
 
 
@@ -119,32 +121,56 @@ def schema() -> Any:
         "input_ids": pa.list_(pa.list_(pa.int32())),
         "loss_mask": pa.list_(pa.list_(pa.bool_())),
         "logprobs": pa.list_(pa.list_(pa.float32())),
+        "top_ids": pa.list_(pa.list_(pa.list_(pa.int32()))),
+        "top_logprobs": pa.list_(pa.list_(pa.list_(pa.float32()))),
         "logprob_kind": text,
         "unanswered_tool_calls": whole,
     }
     return pa.schema(columns.items())
 
 
+def _top(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
+    """The likeliest tokens, a list a sequence of a list a place; nothing where no turn has them."""
+    if not any(turn.tokens is not None and turn.tokens.top is not None for turn in rollout.turns):
+        return {}
+    from windrow.tokens.top import laid_out
+
+    found = [laid_out(rollout.turns, sequence) for sequence in sequences]
+    return dict.fromkeys(TOP, found) if any(len(laid.ids) for laid in found) else {}
+
+
 def _column(rows: list[dict[str, Any]], field: Any) -> Any:
     pa = _arrow("pyarrow")
     values = [row.get(field.name) for row in rows]
-    if field.name not in TOKENS or not any(values):
+    if field.name not in (*TOKENS, *TOP) or not any(values):
         return pa.array(values, field.type)
     # Token by token through Python objects would take ten times as long: the arrays are laid end to end instead.
     import numpy as np
 
     pieces = [piece for value in values for piece in value or ()]
-    inner = pa.ListArray.from_arrays(
-        pa.array(_offsets(map(len, pieces)), pa.int32()),
-        pa.array(np.concatenate(pieces)),
-        field.type.value_type,
-    )
+    if field.name in TOP:
+        content: Any = _laid(pieces, TOP[field.name], field.type.value_type.value_type)
+        lengths = [len(piece.counts) for piece in pieces]
+    else:
+        content, lengths = pa.array(np.concatenate(pieces)), list(map(len, pieces))
+    inner = pa.ListArray.from_arrays(pa.array(_offsets(lengths), pa.int32()), content, field.type.value_type)
     return pa.ListArray.from_arrays(
         pa.array(_offsets(len(value or ()) for value in values), pa.int32()),
         inner,
         field.type,
         mask=pa.array([value is None for value in values]),
     )
+
+
+def _laid(pieces: list[Any], what: str, kind: Any) -> Any:
+    """The lists of all places of these sequences, one after the other."""
+    import numpy as np
+
+    pa = _arrow("pyarrow")
+    counts = np.concatenate([piece.counts for piece in pieces])
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    values = np.concatenate([getattr(piece, what) for piece in pieces])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), kind)
 
 
 def _offsets(lengths: Iterable[int]) -> list[int]:
@@ -233,4 +259,5 @@ def _size(row: dict[str, Any]) -> int:
     said = sum(
         len(value) for message in row["messages"] for value in message.values() if isinstance(value, str)
     )
-    return texts + said + TOKEN_BYTES * sum(map(len, row.get("input_ids", ())))
+    likeliest: int = sum(laid.ids.nbytes + laid.logprobs.nbytes for laid in row.get("top_ids", ()))
+    return texts + said + likeliest + TOKEN_BYTES * sum(map(len, row.get("input_ids", ())))

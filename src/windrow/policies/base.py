@@ -48,6 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     turn: int
     capture: Capture = "text"
+    top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each place of the reply
     route: Route | None = None  # the same for all calls of an episode
 
 
@@ -86,6 +87,8 @@ class Policy:
     default_capture: Capture = "text"
     captures: frozenset[Capture] = frozenset({"none", "text"})  # what may be asked of it
     wanted_capture: Capture = "text"  # what will be asked of it; set before it is opened
+    gives_top_logprobs: bool = False  # may be asked for the likeliest tokens at each place
+    wanted_top_logprobs: int = 0  # how many will be asked for; set before it is opened
     reads_tool_calls: bool = True  # finds native tool calls in its replies
     notify: Callable[[str], None] = staticmethod(
         _say_nothing

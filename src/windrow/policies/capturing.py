@@ -29,6 +29,13 @@ def lower(a: Capture, b: Capture) -> Capture:
     return min(a, b, key=LEVELS.index)
 
 
+def level_of(asked: Capture | None, usual: Capture, *, top: int | None) -> Capture:
+    """How much is kept: what was asked for, else the usual, which is at least logprobs where `top` are wanted."""
+    if asked is None and top and not asks(usual, "logprobs"):
+        return "logprobs"
+    return asked or usual
+
+
 def held(level: Capture, tokens: Tokens | None) -> Capture:
     """What a reply reaches that says `level` and brings these tokens: a policy of a user's may say more than it has."""
     if tokens is None or tokens.logprobs is None:

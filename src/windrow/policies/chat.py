@@ -13,7 +13,7 @@ from windrow.policies.dialects import AUTO, DIALECTS, Dialect
 from windrow.policies.endpoint import Endpoint
 from windrow.policies.http import aiohttp
 from windrow.policies.pool import Pool
-from windrow.policies.probe import Facts, find_out, require
+from windrow.policies.probe import Facts, find_out, require, require_top
 from windrow.policies.rates import Rates
 from windrow.records import Json
 from windrow.secrets import Redactor, api_key
@@ -43,6 +43,7 @@ class ChatPolicy(Policy):
         self.dialect = dialect
         self.accepts = self.dialect.accepts
         self.captures = self.dialect.captures
+        self.gives_top_logprobs = self.dialect.gives_top_logprobs
         self.reads_tool_calls = self.dialect.reads_tool_calls
         if self.dialect.default_max_tokens is not None:
             self.default_sampling = {"max_tokens": self.dialect.default_max_tokens}
@@ -71,12 +72,19 @@ class ChatPolicy(Policy):
     async def _find_out(self, endpoint: Endpoint) -> None:
         """Whether the endpoint gives what is to be kept, where that is more than text."""
         if asks(self.wanted_capture, "logprobs"):
-            require(await self.facts(endpoint), self.wanted_capture, endpoint.base_url)
+            facts = await self.facts(endpoint)
+            require(facts, self.wanted_capture, endpoint.base_url)
+            require_top(facts, self.wanted_top_logprobs, endpoint.base_url)
 
     async def facts(self, endpoint: Endpoint) -> Facts:
         """What an endpoint is, and what of `wanted_capture` it gives."""
         return await find_out(
-            endpoint, self.model, self.wanted_capture, auto=self._auto, timeout_s=self._probe_timeout_s
+            endpoint,
+            self.model,
+            self.wanted_capture,
+            top=self.wanted_top_logprobs,
+            auto=self._auto,
+            timeout_s=self._probe_timeout_s,
         )
 
     @property

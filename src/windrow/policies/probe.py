@@ -32,11 +32,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str
     reached: Capture | None
     why: str = ""  # it reaches no more, in the server's words where it has some
+    why_no_top: str = ""  # it does not tell the likeliest tokens, where they are wanted
     logprob_kind: str | None = None
 
 
-async def find_out(endpoint: Endpoint, model: str, wanted: Capture, *, auto: bool, timeout_s: float) -> Facts:
-    """Ask, and set the endpoint to the dialect that fits it; `auto`: where it was not given."""
+async def find_out(
+    endpoint: Endpoint, model: str, wanted: Capture, *, top: int = 0, auto: bool, timeout_s: float
+) -> Facts:
+    """Ask, and set the endpoint to the dialect that fits it; `auto`: where it was not given.
+
+    `top`: how many of the likeliest tokens are wanted at each place of a reply.
+    """
     named = True
     if auto:
         _, name = await identify(endpoint, timeout_s)
@@ -49,8 +55,15 @@ async def find_out(endpoint: Endpoint, model: str, wanted: Capture, *, auto: boo
     if reached is not None and asks(reached, "logprobs") and endpoint.dialect.logprob_kind is None:
         endpoint.dialect = copy.copy(endpoint.dialect)
         endpoint.dialect.logprob_kind = await _kind(endpoint, model, timeout_s)
+    no_top = ""
+    if top and reached is not None and asks(reached, "logprobs"):
+        no_top = await _why_no_top(endpoint, model, reached, top, timeout_s)
     return Facts(
-        dialect=endpoint.dialect.name, reached=reached, why=why, logprob_kind=endpoint.dialect.logprob_kind
+        dialect=endpoint.dialect.name,
+        reached=reached,
+        why=why,
+        why_no_top=no_top,
+        logprob_kind=endpoint.dialect.logprob_kind,
     )
 
 
@@ -64,6 +77,15 @@ def require(facts: Facts, wanted: Capture, where: str) -> None:
         f"Collect with --capture {facts.reached}, or "
         f"serve the model with vLLM (0.10.2 or later), SGLang or llama.cpp and name it with --dialect"
     )
+
+
+def require_top(facts: Facts, top: int, where: str) -> None:
+    """EndpointError where an endpoint does not tell the likeliest tokens that are wanted of it."""
+    if facts.why_no_top:
+        raise EndpointError(
+            f"--top-logprobs {top}: {where} does not give them as {facts.dialect!r} ({facts.why_no_top}). "
+            f"Ask for fewer, or leave it out (vLLM gives one less than its max_logprobs, 20 where nothing is said)"
+        )
 
 
 async def identify(endpoint: Endpoint, timeout_s: float) -> tuple[str, str | None]:
@@ -84,24 +106,41 @@ async def _reached(
     endpoint: Endpoint, model: str, wanted: Capture, timeout_s: float
 ) -> tuple[Capture | None, str]:
     """The level of one short completion, and why it is no higher."""
-    asked = Request(
-        messages=(Message(role="user", content=WORDS, origin="task"),),
-        tools=(),
-        sampling={"max_tokens": 8},
-        id="probe",
-        attempt=1,
-        turn=0,
-        capture=wanted,
-    )
     try:
         async with asyncio.timeout(timeout_s):
-            completion = await endpoint.complete(asked, model)
+            completion = await endpoint.complete(_probing(wanted), model)
     except (InfraError, TimeoutError):
         return None, "it was too busy to say"
     except PolicyError as problem:
         return "text", str(problem)
     missing = "" if completion.capture == wanted else "its replies do not tell more"
     return lower(completion.capture, wanted), missing
+
+
+async def _why_no_top(endpoint: Endpoint, model: str, level: Capture, top: int, timeout_s: float) -> str:
+    """Why a short completion does not tell the likeliest tokens; nothing where it does, or is too busy to say."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            completion = await endpoint.complete(_probing(level, top), model)
+    except (InfraError, TimeoutError):
+        return ""
+    except PolicyError as problem:
+        return str(problem)
+    tokens = completion.tokens
+    return "" if tokens is not None and tokens.top is not None else "its replies do not tell them"
+
+
+def _probing(level: Capture, top: int = 0) -> Request:
+    return Request(
+        messages=(Message(role="user", content=WORDS, origin="task"),),
+        tools=(),
+        sampling={"max_tokens": 8},
+        id="probe",
+        attempt=1,
+        turn=0,
+        capture=level,
+        top_logprobs=top,
+    )
 
 
 async def _kind(endpoint: Endpoint, model: str, timeout_s: float) -> str | None:

@@ -6,11 +6,15 @@ Structs of a reply are made by the thousand (one a token) and hold no cycles: th
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from windrow.policies.likeliest import Likely, by_id
 from windrow.records import Call, Json, Message, Usage
+
+Read = TypeVar("Read")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # as wide as a record keeps them
@@ -55,6 +59,31 @@ class Sampled(msgspec.Struct, gc=False):
 
 class Logprobs(msgspec.Struct, gc=False):
     content: list[Sampled] | None = None
+
+
+class _Likely(msgspec.Struct, gc=False):
+    logprob: Logprob
+    token: str = ""
+    id: TokenId | None = None
+    token_id: TokenId | None = None
+
+
+class Likeliest(_Likely, gc=False):
+    """A sampled token, and the likeliest ones in its place."""
+
+    top_logprobs: list[_Likely] | None = None
+
+
+class _Places(msgspec.Struct, gc=False):
+    content: list[Likeliest] | None = None
+
+
+class _Told(msgspec.Struct, gc=False):
+    logprobs: _Places | None = None
+
+
+class _Likelies(msgspec.Struct, gc=False):
+    choices: list[_Told]
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -116,6 +145,7 @@ class _Models(msgspec.Struct):
 
 encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(Reply).decode
+_decode_likelies = msgspec.json.Decoder(_Likelies).decode
 decode_told = msgspec.json.Decoder(Told).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
@@ -124,8 +154,12 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueErr
 
 
 def decode_reply(body: bytes) -> Reply:
+    return _decoded(body, _decode_reply, Reply)
+
+
+def _decoded(body: bytes, decode: Callable[[bytes], Read], kind: type[Read]) -> Read:
     try:
-        return _decode_reply(body)
+        return decode(body)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
@@ -133,7 +167,28 @@ def decode_reply(body: bytes) -> Reply:
         # takes it, and the recorder replaces it.
         if b"\\ud" not in body.lower():
             raise
-        return msgspec.convert(json.loads(body), Reply)
+        return msgspec.convert(json.loads(body), kind)
+
+
+def likeliest(body: bytes) -> tuple[list[list[Likely]], list[str]] | None:
+    """The likeliest tokens at each place of a reply, and the sampled ones' texts; None where it tells of none.
+
+    It is a decoding of its own: a reply that was not asked for them is not held to their form.
+    """
+    logprobs = _decoded(body, _decode_likelies, _Likelies).choices[0].logprobs
+    content = logprobs.content if logprobs is not None else None
+    return None if content is None else likeliest_of(content)
+
+
+def likeliest_of(content: list[Likeliest]) -> tuple[list[list[Likely]], list[str]]:
+    found = [[Likely(_name(one), one.logprob) for one in place.top_logprobs or ()] for place in content]
+    return found, [place.token for place in content]
+
+
+def _name(one: _Likely) -> int | str:
+    """The id, wherever the server puts it, else the text."""
+    number = one.id if one.id is not None else one.token_id
+    return by_id(one.token) if number is None else number
 
 
 def decode_object(text: str) -> dict[str, Json] | None:

@@ -14,13 +14,14 @@ import numpy as np
 
 from windrow.compact import Repeats
 from windrow.contexts import ID_BYTES, BrokenContext, context_ids
-from windrow.records import Rollout, Turn, decode_rollout
+from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.directory import TASKS
 from windrow.store.read import RunReader
 from windrow.store.taskfile import read_tasks
 from windrow.tokens.arrays import floats_of, ids_of
 from windrow.tokens.linking import STRICT, Merging
 from windrow.tokens.sequences import TrainingSequence, training_sequences
+from windrow.tokens.top import top_of
 
 Level = Literal["fatal", "warning"]
 PLACEHOLDER = -9999.0  # servers write this, or the lowest float, where they have no logprob
@@ -35,6 +36,7 @@ CHECKS: dict[str, tuple[Level, str]] = {
     "length": ("fatal", "rollouts with other numbers of ids and logprobs"),
     "logprob": ("fatal", "rollouts with a logprob that is not finite or above 0"),
     "ids": ("fatal", "rollouts with an id below 0"),
+    "top": ("fatal", "rollouts whose likeliest tokens do not fit what was sampled"),
     "mask": ("fatal", "rollouts whose training mask is not on what was sampled"),
     "placeholder": ("warning", "rollouts with a logprob that stands for none"),
     "versions": ("warning", "rollouts whose policy versions do not fit their output"),
@@ -176,10 +178,25 @@ def _turn(rollout: Rollout, number: int, turn: Turn) -> Iterator[Problem]:
         yield Problem("placeholder", f"turn {number} has {int((logprobs <= PLACEHOLDER).sum())} of them")
     if (output < 0).any() or (new < 0).any():
         yield Problem("ids", f"turn {number}")
+    yield from _top(number, tokens)
     yield from _prompt(rollout, number, turn)
     offsets = [offset for offset, _ in turn.versions]
     if offsets and (offsets[0] != 0 or offsets != sorted(set(offsets)) or offsets[-1] > len(output)):
         yield Problem("versions", f"turn {number} has them at {offsets}, and {len(output)} sampled ids")
+
+
+def _top(number: int, tokens: Tokens) -> Iterator[Problem]:
+    """The likeliest tokens: as many places as were sampled, each from the likeliest down."""
+    try:
+        top = top_of(tokens)
+    except BrokenContext as problem:
+        yield Problem("top", f"turn {number}: {problem}")
+        return
+    if top is None:
+        return
+    wrong = np.isnan(top.logprobs) | (top.logprobs > 0)
+    if wrong.any() or (top.logprobs[:, 1:] > top.logprobs[:, :-1]).any():
+        yield Problem("top", f"turn {number} has them in another order, or above 0")
 
 
 def _prompt(rollout: Rollout, number: int, turn: Turn) -> Iterator[Problem]:

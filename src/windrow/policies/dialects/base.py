@@ -32,6 +32,7 @@ class Dialect:
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
     takes_ids: ClassVar[bool] = False  # prompts are sent as ids
     reads_tool_calls: ClassVar[bool] = True  # finds native tool calls in the reply
+    gives_top_logprobs: ClassVar[bool] = False  # tells the likeliest tokens at each place
     logprob_kind: str | None = None  # `raw` or `processed`, where it is known
     answers: ClassVar[str] = "a chat completion"  # what is expected, in messages
 

@@ -17,16 +17,16 @@ from typing import ClassVar
 from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
-from windrow.policies.wire import Choice, Reply, decode_reply, wire_message
+from windrow.policies.likeliest import MISSING_LOGPROB, with_top
+from windrow.policies.wire import Choice, Reply, decode_reply, likeliest, wire_message
 from windrow.records import Capture, Json, Tokens
-
-MISSING_LOGPROB = -9999.0  # what vLLM sends in the place of one it does not have
 
 
 class OpenAIChat(Dialect):
     name = "openai"
     path = "/chat/completions"
     captures = LOGPROBS
+    gives_top_logprobs = True
     logprob_options: ClassVar[dict[str, Json]] = {"logprobs": True, "top_logprobs": 0}
     token_options: ClassVar[dict[str, Json]] = {}
 
@@ -35,17 +35,29 @@ class OpenAIChat(Dialect):
         with_options(body, request)
         if asks(request.capture, "logprobs"):
             body |= self.logprob_options
+            if request.top_logprobs:
+                body |= self.top_options(request.top_logprobs)
         if asks(request.capture, "tokens"):
             body |= self.token_options
         if request.tools:
             body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
         return body
 
+    def top_options(self, k: int) -> dict[str, Json]:
+        """How the `k` likeliest tokens of each place are asked for."""
+        return {"top_logprobs": k}
+
     def read(self, answer: bytes, request: Request) -> Completion:
         reply = decode_reply(answer)
         if not reply.choices:
             raise BadReply("it has no choices")
-        return self.completed(reply, *self.tokens(reply, reply.choices[0], request.capture))
+        tokens, reached = self.tokens(reply, reply.choices[0], request.capture)
+        return self.completed(reply, self.with_top(tokens, answer, request), reached)
+
+    def with_top(self, tokens: Tokens | None, answer: bytes, request: Request) -> Tokens | None:
+        """The tokens with the likeliest of each place, where these are asked for and told."""
+        found = likeliest(answer) if request.top_logprobs and tokens is not None else None
+        return tokens if found is None else with_top(tokens, request.top_logprobs, *found)
 
     def completed(self, reply: Reply, tokens: Tokens | None, reached: Capture) -> Completion:
         choice = reply.choices[0]
@@ -70,6 +82,10 @@ class VllmChat(OpenAIChat):
     name = "vllm"
     captures = TOKENS
     token_options: ClassVar[dict[str, Json]] = {"return_token_ids": True}
+
+    def top_options(self, k: int) -> dict[str, Json]:
+        # It counts the sampled token among them, likely or not: one more, and the k likeliest are always there.
+        return {"top_logprobs": k + 1, "return_tokens_as_token_ids": True}
 
     def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
         return packed(

@@ -7,7 +7,7 @@ while the text ends inside a character. A reply is exact only where each id has 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
@@ -17,11 +17,14 @@ from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
 from windrow.policies.dialects.chat import OpenAIChat
 from windrow.policies.dialects.tokenwise import Rendering, Sampled, TokenDialect, template_messages
+from windrow.policies.likeliest import Likely, Place
 from windrow.policies.wire import Count, Logprob, TokenId, decode_reply, wire_message
 from windrow.records import Json
 
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
+
+Told = TypeVar("Told")
 
 LOOK_S = 20.0  # for the server to say how long its context is
 FEW, ALL = 256, 1 << 20  # of the likeliest tokens that a missing logprob is looked for among
@@ -64,7 +67,7 @@ class LlamacppChat(OpenAIChat):
             logprobs=None if entries is None else [entry.logprob for entry in entries],
             kind=self.logprob_kind,
         )
-        return self.completed(reply, tokens, reached)
+        return self.completed(reply, self.with_top(tokens, answer, request), reached)
 
 
 class _Probability(msgspec.Struct, gc=False):
@@ -88,7 +91,7 @@ class _Completed(msgspec.Struct, gc=False):
     model: str | None = None
 
 
-class _Scored(msgspec.Struct, gc=False):
+class _Scored(_Probability, gc=False):
     top_logprobs: list[_Probability]
 
 
@@ -135,7 +138,7 @@ class LlamacppCompletion(TokenDialect):
         body: dict[str, Json] = {"prompt": ids, "return_tokens": True, "stream": False}
         with_options(body, request, max_tokens="n_predict", repetition_penalty="repeat_penalty")
         if asks(request.capture, "logprobs"):
-            body["n_probs"] = 1
+            body["n_probs"] = max(1, request.top_logprobs)
         return body
 
     def sampled(self, answer: bytes) -> Sampled:
@@ -148,7 +151,9 @@ class LlamacppCompletion(TokenDialect):
         return Sampled(
             text=reply.content,
             ids=reply.tokens,
-            logprobs=aligned(reply.tokens, found) if found is not None else None,
+            logprobs=None
+            if found is None
+            else aligned(reply.tokens, [(one.id, one.logprob) for one in found]),
             finish=_FINISHES.get(reply.stop_type or ""),
             prompt_tokens=reply.tokens_evaluated,
             overflowed=reply.truncated,
@@ -156,19 +161,23 @@ class LlamacppCompletion(TokenDialect):
             model=reply.model,
         )
 
-    async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sequence[float] | None:
-        """What was left out is asked for by the prefix that it follows."""
-        found: list[float] = []
-        for position, logprob in enumerate(reply.logprobs or ()):
-            if logprob is None:
-                logprob = await self.score([*ids, *reply.ids[:position]], reply.ids[position], endpoint)
-            if logprob is None:
-                return None
-            found.append(logprob)
-        return found
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
+        found = _decode_scored(answer).completion_probabilities
+        return aligned(reply.ids, [(one.id, places_of(one.top_logprobs)) for one in found])
 
-    async def score(self, prefix: list[int], token: int, endpoint: Endpoint) -> float | None:
-        """The logprob of a token after a prefix; None where the server does not tell."""
+    async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sampled:
+        """What was left out is asked for by the prefix that it follows."""
+        logprobs, top = list(reply.logprobs or ()), list(reply.top or ())
+        for position, logprob in enumerate(logprobs):
+            if logprob is None:
+                prefix = [*ids, *reply.ids[:position]]
+                logprobs[position], likely = await self.score(prefix, reply.ids[position], endpoint)
+                if top:
+                    top[position] = likely
+        return reply._replace(logprobs=logprobs, top=top or None)
+
+    async def score(self, prefix: list[int], token: int, endpoint: Endpoint) -> tuple[float | None, Place]:
+        """The logprob of a token after a prefix, None where the server does not tell, and the likeliest there."""
         for n_probs in (FEW, ALL):
             # A letter is made to be sampled, as a part of a character would leave its logprobs out again; those of the
             # model are told before any bias.
@@ -176,10 +185,11 @@ class LlamacppCompletion(TokenDialect):
             body["logit_bias"] = [["a", 1000.0]]
             answer = await endpoint.ask(self, body)
             scored = endpoint.read(self, answer, _decode_scored).completion_probabilities
-            for one in scored[0].top_logprobs if scored else ():
-                if one.id == token:
-                    return one.logprob
-        return None
+            likely = places_of(scored[0].top_logprobs) if scored else []
+            for one in likely:
+                if one.name == token:
+                    return one.logprob, likely
+        return None, likely
 
 
 class LlamacppEmbedded(LlamacppChat):
@@ -193,23 +203,27 @@ class LlamacppEmbedded(LlamacppChat):
         return await super().complete(request, model, endpoint)
 
 
-def aligned(ids: Sequence[int], found: Sequence[_Probability]) -> list[float | None] | None:
-    """The logprobs by the place of their ids; None at the places for which the server sent none.
+def places_of(likely: Sequence[_Probability]) -> list[Likely]:
+    return [Likely(one.id, one.logprob) for one in likely]
+
+
+def aligned(ids: Sequence[int], found: Sequence[tuple[int, Told]]) -> list[Told | None] | None:
+    """What was told of ids, by their places in the reply; None at the places for which the server told nothing.
 
     What is left out can be told by the ids alone, except where the same id stands on both sides of a gap: a place
-    counts only if looking from the left and from the right finds the same logprob for it. None where the ids do not
+    counts only if looking from the left and from the right finds the same one for it. None where the ids do not
     follow each other as in the reply.
     """
-    left = _places(ids, [one.id for one in found])
-    right = _places(ids[::-1], [one.id for one in reversed(found)])
+    left = _places(ids, [number for number, _ in found])
+    right = _places(ids[::-1], [number for number, _ in reversed(found)])
     if left is None or right is None:
         return None
     mirrored = [len(ids) - 1 - place for place in reversed(right)]
-    logprobs: list[float | None] = [None] * len(ids)
-    for one, first, last in zip(found, left, mirrored, strict=True):
+    told: list[Told | None] = [None] * len(ids)
+    for (_, one), first, last in zip(found, left, mirrored, strict=True):
         if first == last:
-            logprobs[first] = one.logprob
-    return logprobs
+            told[first] = one
+    return told
 
 
 def _places(ids: Sequence[int], found: Sequence[int]) -> list[int] | None:

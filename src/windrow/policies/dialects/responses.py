@@ -1,14 +1,15 @@
-"""OpenAI's Responses: text and tool calls. Nothing is left at the server: every call sends the whole conversation."""
+"""OpenAI's Responses: text, tool calls, and the logprobs of the text. Nothing is left at the server: every call sends the whole conversation."""
 
 from __future__ import annotations
 
 import msgspec
 
 from windrow.policies.base import Completion, Request
-from windrow.policies.capturing import lower
-from windrow.policies.dialects.base import BadReply, Dialect, some_of, with_options
+from windrow.policies.capturing import asks, packed
+from windrow.policies.dialects.base import LOGPROBS, BadReply, Dialect, some_of, with_options
 from windrow.policies.dialects.parts import texts
-from windrow.policies.wire import Count
+from windrow.policies.likeliest import Likely, with_top
+from windrow.policies.wire import Count, Likeliest, Sampled, likeliest_of
 from windrow.records import Call, Json, Message, Usage
 
 FINISHES = {"max_output_tokens": "length"}  # why a reply is incomplete
@@ -18,6 +19,7 @@ class _Part(msgspec.Struct, gc=False):
     type: str
     text: str | None = None
     refusal: str | None = None
+    logprobs: list[Sampled] | None = None
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -53,6 +55,20 @@ class _Response(msgspec.Struct, gc=False):
     model: str | None = None
 
 
+class _Texts(msgspec.Struct, gc=False):
+    logprobs: list[Likeliest] | None = None
+
+
+class _Texted(msgspec.Struct, gc=False):
+    type: str
+    content: list[_Texts] | None = None
+
+
+class _AllTexts(msgspec.Struct, gc=False):
+    output: list[_Texted]
+
+
+_decode_texts = msgspec.json.Decoder(_AllTexts).decode
 _decode = msgspec.json.Decoder(_Response).decode
 
 
@@ -61,12 +77,18 @@ class OpenAIResponses(Dialect):
     path = "/responses"
     accepts = some_of(*"temperature top_p max_tokens reasoning_effort".split())
     answers = "a response"
+    captures = LOGPROBS
+    gives_top_logprobs = True
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "store": False}
         with_options(body, request, max_tokens="max_output_tokens")
         if "reasoning_effort" in body:
             body["reasoning"] = {"effort": body.pop("reasoning_effort")}
+        if asks(request.capture, "logprobs"):
+            body["include"] = ["message.output_text.logprobs"]
+        if request.top_logprobs:
+            body["top_logprobs"] = request.top_logprobs
         body["input"] = [item for message in request.messages for item in _items(message)]
         if request.tools:
             body["tools"] = [{"type": "function", "strict": False, **tool} for tool in request.tools]
@@ -81,6 +103,12 @@ class OpenAIResponses(Dialect):
         said = [part.refusal if part.text is None else part.text for part in parts]
         thought = [part.text or "" for item in reply.output for part in item.summary or ()]
         calls = tuple(_call(item) for item in reply.output if item.type == "function_call")
+        told = [one.logprob for part in parts for one in part.logprobs or ()]
+        tokens, reached = packed(
+            request.capture, prompt=None, output=None, logprobs=told or None, kind=self.logprob_kind
+        )
+        if request.top_logprobs and tokens is not None:
+            tokens = with_top(tokens, request.top_logprobs, *_likeliest(answer))
         return Completion(
             content="".join(text or "" for text in said) if said else None,
             reasoning="\n".join(thought) or None,
@@ -88,8 +116,15 @@ class OpenAIResponses(Dialect):
             finish=_finish(reply, calls),
             usage=_counted(reply.usage) if reply.usage else None,
             model=reply.model,
-            capture=lower(request.capture, "text"),
+            tokens=tokens,
+            capture=reached,
         )
+
+
+def _likeliest(answer: bytes) -> tuple[list[list[Likely]], list[str]]:
+    """The likeliest tokens at each place of the text, and the sampled ones."""
+    items = [item for item in _decode_texts(answer).output if item.type == "message"]
+    return likeliest_of([one for item in items for part in item.content or () for one in part.logprobs or ()])
 
 
 def _items(message: Message) -> list[Json]:

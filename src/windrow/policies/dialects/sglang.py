@@ -21,6 +21,7 @@ from windrow.policies.dialects.tokenwise import (
     TokenDialect,
     template_messages,
 )
+from windrow.policies.likeliest import Likely, Place
 from windrow.policies.wire import Count, Logprob, TokenId
 from windrow.records import Json
 
@@ -42,6 +43,14 @@ class _Meta(msgspec.Struct, gc=False):
     output_token_logprobs: list[tuple[Logprob, TokenId, str | None]] | None = None
 
 
+class _TopMeta(msgspec.Struct, gc=False):
+    output_top_logprobs: list[list[tuple[Logprob, TokenId, str | None]] | None] | None = None
+
+
+class _Top(msgspec.Struct, gc=False):
+    meta_info: _TopMeta
+
+
 class _Generated(msgspec.Struct, gc=False):
     text: str
     output_ids: list[TokenId]
@@ -49,6 +58,7 @@ class _Generated(msgspec.Struct, gc=False):
     prompt_token_ids: list[TokenId] | None = None
 
 
+_decode_top = msgspec.json.Decoder(_Top).decode
 _decode = msgspec.json.Decoder(_Generated).decode
 
 
@@ -80,7 +90,8 @@ class SglangGenerate(TokenDialect):
         with_options(options, request, max_tokens="max_new_tokens")
         body: dict[str, Json] = {"input_ids": ids, "sampling_params": options, "stream": False}
         if asks(request.capture, "logprobs"):
-            body |= {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 0}
+            body |= {"return_logprob": True, "logprob_start_len": -1}
+            body["top_logprobs_num"] = request.top_logprobs
         return body
 
     def sampled(self, answer: bytes) -> Sampled:
@@ -105,6 +116,12 @@ class SglangGenerate(TokenDialect):
             version=meta.weight_version,
             prompt=reply.prompt_token_ids,
         )
+
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
+        found = _decode_top(answer).meta_info.output_top_logprobs
+        if found is None:
+            return None
+        return [[Likely(triple[1], triple[0]) for triple in place or ()] for place in found]
 
 
 async def rendered_by_tokenize(

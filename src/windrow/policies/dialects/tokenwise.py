@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from windrow.policies.base import Completion, Request, Route
 from windrow.policies.capturing import packed
 from windrow.policies.dialects.base import TOKENS, Dialect
+from windrow.policies.likeliest import Place, with_top
 from windrow.policies.wire import wire_message
 from windrow.records import Json, Usage
 
@@ -38,6 +39,7 @@ class Sampled(NamedTuple):
     model: str | None = None
     version: str | None = None
     prompt: Sequence[int] | None = None  # as the server has seen it, where it tells
+    top: Sequence[Place | None] | None = None  # the likeliest tokens for each id, where they are asked for
     overflowed: bool = False  # the context was full: the reply ended there, or went on without its beginning
 
 
@@ -73,6 +75,7 @@ class TokenDialect(Dialect):
     captures = TOKENS
     takes_ids = True
     reads_tool_calls = False
+    gives_top_logprobs = True
     answers = "a completion"
 
     async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
@@ -93,6 +96,10 @@ class TokenDialect(Dialect):
     def sampled(self, answer: bytes) -> Sampled:
         raise NotImplementedError
 
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
+        """The likeliest tokens for each id of the reply; None where the server told of none."""
+        raise NotImplementedError
+
     async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
         rendering = await self.render(request, model, endpoint)
         branches = branches_of(request.route)
@@ -106,9 +113,9 @@ class TokenDialect(Dialect):
             ids = [*branch.ids[:known], *added]
         self.check_length(ids, endpoint)
         answer = await endpoint.ask(self, self.body_of(ids, request, model))
-        reply = endpoint.read(self, answer, self.sampled)
+        reply = endpoint.read(self, answer, lambda body: self._told(body, request))
         if reply.logprobs is not None and None in reply.logprobs:
-            reply = reply._replace(logprobs=await self.fill(ids, reply, endpoint))
+            reply = await self.fill(ids, reply, endpoint)
         said = await self.detokenize(reply.ids, model, endpoint) if reply.ids else ""
         if reply.text is None:
             spoken = reply.ids[:-1] if reply.finish == "stop" else reply.ids
@@ -117,9 +124,14 @@ class TokenDialect(Dialect):
         whole = not reply.overflowed or len(ids) + len(reply.ids) <= await self.context_tokens(endpoint)
         return self._completion(request, ids, reply, whole=whole)
 
-    async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sequence[float] | None:
-        """The logprobs of a reply in which some are left out; None where they are not to be had."""
-        return None
+    def _told(self, answer: bytes, request: Request) -> Sampled:
+        reply = self.sampled(answer)
+        wanted = request.top_logprobs and reply.logprobs is not None
+        return reply._replace(top=self.likeliest(answer, reply)) if wanted else reply
+
+    async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sampled:
+        """A reply in which some logprobs are left out, with those that are to be had."""
+        return reply
 
     async def context_tokens(self, endpoint: Endpoint) -> int:
         """How many tokens the server holds at a time; 0 where it does not say."""
@@ -149,7 +161,7 @@ class TokenDialect(Dialect):
                 completion_tokens=len(reply.ids),
                 cached_tokens=reply.cached_tokens,
             ),
-            tokens=tokens,
+            tokens=with_top(tokens, request.top_logprobs, reply.top),
             capture=capture,
             model=reply.model,
             version=reply.version,

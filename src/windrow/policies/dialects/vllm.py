@@ -14,10 +14,10 @@ from windrow.errors import InfraError
 from windrow.policies.base import ANY_SAMPLING, Request
 from windrow.policies.capturing import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
-from windrow.policies.dialects.chat import MISSING_LOGPROB
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
 from windrow.policies.dialects.tokenwise import MAX_TOKENS, Rendering, Sampled, TokenDialect
-from windrow.policies.wire import Logprob, TokenId, WireUsage
+from windrow.policies.likeliest import MISSING_LOGPROB, Likely, Place, by_id
+from windrow.policies.wire import Logprob, TokenId, WireUsage, likeliest
 from windrow.records import Json
 
 if TYPE_CHECKING:
@@ -44,6 +44,19 @@ class _Reply(msgspec.Struct, gc=False):
     model: str | None = None
 
 
+class _TopLogprobs(msgspec.Struct, gc=False):
+    top_logprobs: list[dict[str, Logprob] | None] | None = None
+
+
+class _TopChoice(msgspec.Struct, gc=False):
+    logprobs: _TopLogprobs | None = None
+
+
+class _TopReply(msgspec.Struct, gc=False):
+    choices: list[_TopChoice]
+
+
+_decode_top = msgspec.json.Decoder(_TopReply).decode
 _decode = msgspec.json.Decoder(_Reply).decode
 
 
@@ -75,8 +88,17 @@ class VllmCompletions(_Vllm):
         with_options(body, request)
         body["return_token_ids"] = True
         if asks(request.capture, "logprobs"):
-            body["logprobs"] = 0
+            body["logprobs"] = request.top_logprobs  # beside the sampled token's own
+        if request.top_logprobs:
+            body["return_tokens_as_token_ids"] = True
         return body
+
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
+        logprobs = _decode_top(answer).choices[0].logprobs
+        if logprobs is None or logprobs.top_logprobs is None:
+            return None
+        found = logprobs.top_logprobs
+        return [[Likely(by_id(token), value) for token, value in (place or {}).items()] for place in found]
 
     def sampled(self, answer: bytes) -> Sampled:
         reply = _decode(answer)
@@ -138,8 +160,13 @@ class VllmGenerate(_Vllm):
         options: dict[str, Json] = {"max_tokens": MAX_TOKENS}
         with_options(options, request)
         if asks(request.capture, "logprobs"):
-            options["logprobs"] = 0
+            # It counts the sampled token among the likeliest: one more, and they are always all there.
+            options["logprobs"] = request.top_logprobs + 1 if request.top_logprobs else 0
         return {"model": model, "token_ids": ids, "sampling_params": options, "stream": False}
+
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
+        found = likeliest(answer)
+        return None if found is None else found[0]
 
     def sampled(self, answer: bytes) -> Sampled:
         reply = _decode_generated(answer)

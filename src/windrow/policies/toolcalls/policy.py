@@ -30,6 +30,7 @@ class TextToolPolicy(Policy):
         self.default_concurrency = policy.default_concurrency
         self.default_capture = policy.default_capture
         self.captures = policy.captures
+        self.gives_top_logprobs = policy.gives_top_logprobs
         self.reads_tool_calls = True
         self._policy = policy
         self._format = FORMATS[format_name]
@@ -61,6 +62,14 @@ class TextToolPolicy(Policy):
     @wanted_capture.setter
     def wanted_capture(self, level: Capture) -> None:
         self._policy.wanted_capture = level
+
+    @property
+    def wanted_top_logprobs(self) -> int:
+        return self._policy.wanted_top_logprobs
+
+    @wanted_top_logprobs.setter
+    def wanted_top_logprobs(self, k: int) -> None:
+        self._policy.wanted_top_logprobs = k
 
     def hold(self, request: Request) -> Awaitable[None] | None:
         return self._policy.hold(request)
