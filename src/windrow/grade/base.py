@@ -19,7 +19,7 @@ class BaseScorer:
 
     after_commit: bool = False
     needs_answer: ClassVar[bool] = False  # an `answer` in every row
-    needs_judge: ClassVar[bool] = False  # a model called "judge": its own, or the run's
+    needs_judge: bool = False  # a model called "judge": its own, or the run's
     asks_judge: bool = False  # it may ask one, if there is one
     config: ScorerConfig | None = None  # as it was configured
     version: str | int | None = None

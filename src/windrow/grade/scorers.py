@@ -34,7 +34,9 @@ BUILT_IN: dict[str, tuple[Judge, tuple[str, ...]]] = {
     "math": (math_judge, ("cpu_s",)),
 }
 # Scorers that are classes, imported when they are named: module:Class(name, weight, settings).
-CLASSES: dict[str, str] = {}
+CLASSES = {
+    "rubric": "windrow.grade.rubric:RubricScorer",
+}
 FORMAT_WEIGHT = "format_weight"
 
 

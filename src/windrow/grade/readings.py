@@ -1,0 +1,151 @@
+"""Reading what a judge said, strictly: a verdict is there in the form that was asked for, or it is not.
+
+Nothing is guessed: each of these raises ValueError with what is wrong, in words for the judge, which is asked again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from windrow.grade.showing import without_thinking
+from windrow.records import Json
+from windrow.tasks.rubrics import JSON, Scale
+
+T = TypeVar("T")
+
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
+_BEFORE = re.compile(r"[\d.,/+−-]\Z")  # a number that begins here began earlier: 1[0], -[4], 3/[5]
+_AFTER = re.compile(r"[\d/%]|[.,]\d")
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
+
+
+class Mark(NamedTuple):
+    """What a judge said of a criterion, and the value that it is worth: from 0 to 1, unless it has no scale."""
+
+    said: Json
+    value: float
+
+
+def marked(reply: str, pattern: str, scale: Scale) -> Mark:
+    """The verdict that the first group of `pattern` holds: the only one, or several times the same."""
+    return one_of(reply, pattern, lambda text: mark_of(text, scale))
+
+
+def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
+    """What `read` makes of the pattern's group, wherever it matches; ValueError if it is not everywhere the same."""
+    reply = without_thinking(reply)
+    found: list[T] = []
+    for match in re.finditer(pattern, reply, re.S):
+        text = match.group(1)
+        if text is None:
+            continue
+        start, end = match.span(1)
+        if _NUMBER.fullmatch(text) and (_BEFORE.search(reply[:start]) or _AFTER.match(reply, end)):
+            raise ValueError(f"{text!r} is only a part of a number")
+        found.append(read(text))
+    if not found:
+        raise ValueError("there is no verdict in it" if reply.strip() else "it is empty")
+    if any(other != found[0] for other in found):
+        raise ValueError("it gives several verdicts that differ")
+    return found[0]
+
+
+def mark_of(said: Json, scale: Scale) -> Mark:
+    """A verdict on a scale."""
+    if isinstance(scale, str):
+        return _yes_or_no(said)
+    number = number_of(said)
+    if scale is None:
+        return Mark(number, number)
+    low, high = scale
+    if not low <= number <= high:
+        raise ValueError(f"{number:g} is not between {low:g} and {high:g}")
+    return Mark(number, (number - low) / (high - low))
+
+
+def _yes_or_no(said: Json) -> Mark:
+    word = said.strip().rstrip(".").casefold() if isinstance(said, str) else None
+    if isinstance(said, bool):
+        word = "yes" if said else "no"
+    if word not in ("yes", "no"):
+        raise ValueError(f"{_short(said)} is neither yes nor no")
+    return Mark(word, float(word == "yes"))
+
+
+def number_of(said: Json) -> float:
+    """A plain number, or the text of one and of nothing else."""
+    if isinstance(said, str):
+        text = said.strip()
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(f"{_short(said)} is not a number")
+        said = float(text)
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        raise ValueError(f"{_short(said)} is not a number")
+    try:
+        number = float(said)
+    except OverflowError:
+        raise ValueError("the number is too large") from None
+    if number in (float("inf"), float("-inf")):
+        raise ValueError("the number is too large")
+    return number
+
+
+def json_object(reply: str) -> dict[str, Json]:
+    """The JSON object that the reply is, in a fence or not, each of its keys once."""
+    text = without_thinking(reply).strip()
+    fenced = _FENCE.fullmatch(text)
+    try:
+        found = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"it is not a JSON object: {problem}") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    return found
+
+
+def exactly(found: Json, names: Iterable[str], what: str) -> Mapping[str, Json]:
+    """An object with these names, each of them, and no other."""
+    names = list(names)
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} must be an object with {', '.join(names)}")
+    for name in names:
+        if name not in found:
+            raise ValueError(f"{what} lacks {name!r}")
+    for name in found:
+        if name not in names:
+            raise ValueError(f"{what} has {_short(name)}, which was not asked for")
+    return found
+
+
+def json_mark(reply: str, scale: Scale) -> Mark:
+    """The verdict in `{"score": …}`."""
+    found = json_object(reply)
+    if "score" not in found:
+        raise ValueError("the object has no 'score'")
+    return mark_of(found["score"], scale)
+
+
+def read_mark(reply: str, extract: str, scale: Scale) -> Mark:
+    """The verdict of a reply to a question about one thing."""
+    return json_mark(reply, scale) if extract == JSON else marked(reply, extract, scale)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice in the JSON object")
+    return found
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _short(said: Json) -> str:
+    text = repr(said)
+    return text if len(text) <= 60 else f"{text[:60]}…"

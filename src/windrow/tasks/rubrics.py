@@ -1,0 +1,162 @@
+"""Rubrics as rows write them: criteria, each with a weight, a scale, and how a judge is to answer.
+
+    rubric: ["It is polite.",                                        # yes or no, weight 1
+             {criterion: "It is clear.", scale: [1, 5], weight: 2},  # from 1 to 5
+             {criterion: "It names three causes.", points: 3}]       # from 0 to 3
+
+A row of tinker's rubric files is taken as it is: `rubric_items` with `rubric_str`, `extraction_regex` and
+`grader_output_format_instruction`. Its numbers stand for themselves: they are not scaled.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from windrow.records import Json
+
+YES_NO: Literal["yes/no"] = "yes/no"
+JSON = "json"
+TAGGED = r"(?i)<score>(.*?)</score>"
+CUT_OFF = "cut_off"  # what the score for a reply that was cut off is called: no criterion is
+TINKER_FORMAT_COEF = 0.1
+
+Scale = tuple[float, float] | Literal["yes/no"] | None
+
+
+class Criterion(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a reply is judged by. `scale` None: the judge's number stands for itself."""
+
+    name: str
+    text: str
+    weight: float = 1.0
+    scale: Scale = YES_NO
+    extract: str | None = None
+    format: str | None = None
+
+
+class Rubric(msgspec.Struct, frozen=True, kw_only=True):
+    """The criteria of a row, and what a reply that was cut off loses."""
+
+    criteria: tuple[Criterion, ...]
+    format_coef: float = 0.0
+
+
+class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    criterion: str
+    name: str | None = None
+    weight: float = 1.0
+    scale: tuple[float, float] | Literal["yes/no"] | None = None
+    points: float | None = None
+    extract: str | None = None
+    format: str | None = None
+
+
+class _TinkerItem(msgspec.Struct, frozen=True, kw_only=True):
+    rubric_str: str
+    extraction_regex: str = r"<score>(.*)</score>"
+    grader_output_format_instruction: str = "End with a number from 0 to 1: <score>NUMBER</score>"
+
+
+def rubric_of(row: Mapping[str, Json]) -> Rubric | None:
+    """The rubric that a row brings, if it does; ValueError says what is wrong with it."""
+    own, items = row.get("rubric"), row.get("rubric_items")
+    if own is not None and items is not None:
+        raise ValueError("both 'rubric' and 'rubric_items' are in the row; give one of them")
+    if own is not None:
+        return Rubric(criteria=read_criteria(own, "rubric"))
+    return None if items is None else _tinkers(items)
+
+
+def read_criteria(written: Json, where: str) -> tuple[Criterion, ...]:
+    """Criteria as a row or the settings write them."""
+    if not isinstance(written, list) or not written:
+        raise ValueError(f"{where!r} must be a list of at least one criterion")
+    read = tuple(_criterion(item, number, f"{where}[{number - 1}]") for number, item in enumerate(written, 1))
+    names = [criterion.name for criterion in read]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{where!r} has two criteria called {twice!r}")
+    if not sum(criterion.weight for criterion in read) > 0:
+        raise ValueError(f"{where!r}: at least one criterion must have a weight over 0")
+    return read
+
+
+def check_pattern(extract: str, where: str) -> None:
+    """A way to read a judge's reply is `json`, or a regular expression with a group."""
+    if extract == JSON:
+        return
+    try:
+        groups = re.compile(extract).groups
+    except re.error as problem:
+        raise ValueError(f"{where}: the pattern does not compile: {problem}") from None
+    if not groups:
+        raise ValueError(f"{where}: the pattern {extract!r} has no group; its first group is what is read")
+
+
+def _criterion(item: Json, number: int, where: str) -> Criterion:
+    try:
+        written = msgspec.convert({"criterion": item} if isinstance(item, str) else item, _Written)
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"{where}: {problem}") from None
+    if not written.criterion.strip():
+        raise ValueError(f"{where}: 'criterion' is empty")
+    if not math.isfinite(written.weight) or written.weight < 0:
+        raise ValueError(f"{where}: 'weight' must be 0 or more, found {written.weight:g}")
+    if written.extract is not None:
+        check_pattern(written.extract, f"{where}: 'extract'")
+        if written.extract != JSON and written.format is None:
+            raise ValueError(f"{where}: 'extract' needs 'format', which tells the judge how to answer")
+    name = str(number) if written.name is None else written.name
+    if not name or name == CUT_OFF:
+        raise ValueError(f"{where}: a criterion cannot be called {name!r}")
+    return Criterion(
+        name=name,
+        text=written.criterion,
+        weight=written.weight,
+        scale=_scale(written, where),
+        extract=written.extract,
+        format=written.format,
+    )
+
+
+def _scale(written: _Written, where: str) -> Scale:
+    if written.points is not None:
+        if written.scale is not None:
+            raise ValueError(f"{where}: give 'points' or 'scale', not both")
+        return check_scale((0.0, written.points), f"{where}: 'points'")
+    return YES_NO if written.scale is None else check_scale(written.scale, f"{where}: 'scale'")
+
+
+def check_scale(scale: Scale, where: str) -> Scale:
+    if isinstance(scale, tuple) and not (all(map(math.isfinite, scale)) and scale[0] < scale[1]):
+        raise ValueError(f"{where} must rise from its lowest number to its highest, found {list(scale)}")
+    return scale
+
+
+def _tinkers(items: Json) -> Rubric:
+    if not isinstance(items, list) or not items:
+        raise ValueError("'rubric_items' must be a list of at least one item")
+    try:
+        read: Sequence[_TinkerItem] = msgspec.convert(items, list[_TinkerItem])
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"'rubric_items': {problem}") from None
+    for number, item in enumerate(read):
+        check_pattern(item.extraction_regex, f"rubric_items[{number}]: 'extraction_regex'")
+    return Rubric(
+        criteria=tuple(
+            Criterion(
+                name=str(number),
+                text=item.rubric_str,
+                scale=None,
+                extract=item.extraction_regex,
+                format=item.grader_output_format_instruction,
+            )
+            for number, item in enumerate(read, 1)
+        ),
+        format_coef=TINKER_FORMAT_COEF,
+    )
