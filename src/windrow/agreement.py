@@ -11,7 +11,16 @@ from windrow.config import as_tree
 from windrow.errors import UsageError
 from windrow.prepare import Prepared
 from windrow.records import Json
-from windrow.store.directory import Fingerprint, Manifest, Redo, new_manifest, whole_sizes
+from windrow.store.directory import (
+    Fingerprint,
+    Manifest,
+    Redo,
+    generations_of,
+    new_manifest,
+    next_generation,
+    whole_sizes,
+    with_generation,
+)
 from windrow.store.read import segments
 from windrow.version import __version__
 
@@ -28,7 +37,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
         code=prepared.code,
     )
     if before is None:
-        return fresh
+        return with_generation(fresh, fresh.grading)
     if (before.source, before.split) != (fresh.source, fresh.split):
         raise UsageError(
             f"this run is of source {before.source!r}, split {before.split!r}; the tasks given are of source "
@@ -40,11 +49,11 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
             + _difference(before.behaviour.of, prepared.behaviour.of)
             + "\nChoose another --out for the new settings, or --overwrite to move the old run aside"
         )
+    agreed = with_generation(before, _agreed_grading(before, prepared.grading, regrade=regrade))
     return msgspec.structs.replace(
-        before,
+        agreed,
         windrow=fresh.windrow,
         config=fresh.config,
-        grading=_agreed_grading(before.grading, prepared.grading, regrade=regrade),
         code=fresh.code,
         versions=fresh.versions,
     )
@@ -70,9 +79,9 @@ def changed_code(prepared: Prepared, before: Manifest | None) -> Iterator[str]:
             )
 
 
-def _agreed_grading(
-    before: Fingerprint | None, now: Fingerprint | None, *, regrade: bool
-) -> Fingerprint | None:
+def _agreed_grading(manifest: Manifest, now: Fingerprint | None, *, regrade: bool) -> Fingerprint | None:
+    """The active generation, if it is graded as now; with `regrade`, the last one that was, or a new one."""
+    before = manifest.grading
     if (before and before.hash) == (now and now.hash):
         return before
     if not regrade:
@@ -81,8 +90,11 @@ def _agreed_grading(
             + _difference(before.of if before else {}, now.of if now else {})
             + "\n--regrade adds the new scores to the rollouts that are there"
         )
-    generation = (before.generation if before else 0) + 1
-    return msgspec.structs.replace(now, generation=generation) if now else None
+    if now is None:
+        return None
+    known = generations_of(manifest)
+    again = next((generation for generation in reversed(known) if generation.hash == now.hash), None)
+    return again or next_generation(manifest, now)
 
 
 def _difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:

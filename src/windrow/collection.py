@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,28 +22,25 @@ from windrow.engine.freeze import copied_task
 from windrow.engine.guard import watch_with
 from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
-from windrow.engine.run import Scheduler, first_of
+from windrow.engine.run import Scheduler
 from windrow.engine.waiting import Name, Waiting
-from windrow.engine.world import Sink
+from windrow.engine.world import GroupScorer, Sink
 from windrow.errors import StoreError, WindrowError
-from windrow.grade.grader import Grader, GradingLog
-from windrow.grade.judges import Judges
+from windrow.grading import GradingStage, Grouped, Progressed, is_ungraded, whole
+from windrow.groups import Groups
 from windrow.naming import name_of
 from windrow.past import Past
 from windrow.prepare import Prepared
-from windrow.records import Grading, Rollout, RolloutGroup
+from windrow.records import Rollout
 from windrow.stats.metrics import Metrics, survey, write_metrics
 from windrow.store.directory import (
-    Fingerprint,
     GradingSink,
     RolloutSink,
     RunDirectory,
     move_aside,
 )
 from windrow.store.disk import Disk
-from windrow.store.fold import expected_scorers, fold, missing_scorers
 from windrow.store.judgements import Judgements
-from windrow.store.places import Places
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
@@ -51,7 +49,6 @@ BAD_LINES_TOLD = 10
 
 Warn = Callable[[str], None]
 Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
-Progressed = Callable[[], Awaitable[None]]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +69,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 class _Nowhere:
     """The store of a run that is not stored."""
 
-    async def commit(self, _: Sequence[Rollout] | Grading) -> None:
+    async def commit(self, _: Sequence[Rollout]) -> None:
         return None
+
+
+class Listeners(NamedTuple):
+    """Who is told of what a call does."""
+
+    on_commit: Committed | None
+    on_progress: Progressed | None
+    on_group: Grouped | None
 
 
 class Collection:
@@ -106,18 +111,17 @@ class Collection:
         self._gate = gate
         self._on_warning = on_warning
         self._planned_by_agent: Mapping[str, int] = {}
-        self._groups: dict[str, dict[int, Rollout]] = {}
-        self._judges = Judges(
-            prepared.judging.models,
-            call_timeout_s=run.limits.call_timeout_s,
-            concurrency=run.judge_concurrency,
-        )
+        judges_groups = any(isinstance(scorer, GroupScorer) for scorer in prepared.judging.scorers)
         self._sink: Sink = _Nowhere()
-        self._grading_log: GradingLog = _Nowhere()
-        self._grading = prepared.grading
         self._past = Past(self.plan)
         if directory is not None:
-            self._resume(directory, groups=groups)
+            self._resume(directory, groups=groups or judges_groups)
+        self._groups = (
+            Groups(self._past, samples=run.samples, min_group=run.min_group)
+            if groups or judges_groups
+            else None
+        )
+        self._stage = self._grading_stage()
 
     @property
     def path(self) -> Path | None:
@@ -128,9 +132,14 @@ class Collection:
         return self._past.ledger
 
     @property
-    def to_grade(self) -> Places:
-        """Rollouts of earlier calls that lack a verdict."""
-        return self._past.to_grade
+    def to_grade(self) -> int:
+        """How many rollouts of earlier calls lack a verdict, and how many groups."""
+        return len(self._past.to_grade) + self._past.unjudged_group_count
+
+    @property
+    def short_groups(self) -> int:
+        """Groups that could not be judged together, since too few of their samples are there."""
+        return self._groups.short if self._groups is not None else 0
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
@@ -150,23 +159,33 @@ class Collection:
         control: Control,
         on_commit: Committed | None = None,
         on_progress: Progressed | None = None,
+        on_group: Grouped | None = None,
     ) -> Summary:
         """Grade what an earlier call left ungraded, then run what is pending; return when both are durable.
 
-        `on_progress` is awaited after each of both, `on_commit` before it with each rollout of this call.
+        `on_progress` is awaited after each of both, `on_commit` before it with each rollout of this call, and `on_group`
+        with each group that is whole and graded now (asked for with `groups`).
         """
         watch_with(self.warn)
         self.progress.planned = self.ledger.pending_count
-        self.progress.to_grade = len(self.to_grade)
+        self.progress.to_grade = self.to_grade
         self._planned_by_agent, self.progress.left = self._by_agent()
+        run = self.prepared.run
+        brakes = Brakes(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
+        self._stage.judges.on_usage = brakes.paid
+        listeners = Listeners(on_commit, on_progress, on_group)
+        brakes.start()
         try:
-            async with self._open_judges(control):
-                await self._grade_leftovers(control, on_progress)
-                await self._run_pending(control, on_commit, on_progress)
+            if self.to_grade or self.ledger.pending_count:
+                async with self._stage.open(control, self.warn):
+                    await self._grade_leftovers(control, listeners)
+                    await self._run_pending(control, brakes, listeners)
         except BaseException:
             with contextlib.suppress(StoreError):  # what went wrong first is what is reported
                 self._save_counts()
             raise
+        finally:
+            brakes.release()
         self._save_counts()
         return self.summary()
 
@@ -179,22 +198,6 @@ class Collection:
             ungraded=self._past.ungraded,
             attempts=self.progress.attempts,
         )
-
-    def whole_group(self, rollout: Rollout) -> RolloutGroup | None:
-        """The group that this rollout completes, if it does: every sample done, none left ungraded."""
-        members = self._groups.setdefault(rollout.group, {})
-        if rollout.done:
-            members[rollout.sample] = rollout
-        for sample in range(self.plan.samples):
-            if sample not in members and (found := self._past.member(rollout.group, sample)) is not None:
-                members[sample] = found
-        if len(members) < self.plan.samples:
-            return None
-        del self._groups[rollout.group]
-        rollouts = tuple(members[sample] for sample in range(self.plan.samples))
-        if any(member.grade in ("pending", "failed") for member in rollouts):
-            return None
-        return RolloutGroup(id=rollout.group, task=rollout.task, rollouts=rollouts)
 
     async def aggregate(self) -> None:
         """Write metrics.json from what is on disk. The rollouts are safe by now: whatever fails here is a warning."""
@@ -228,14 +231,19 @@ class Collection:
             return {world.agent_name: len(self.plan)}, {world.agent_name: self.ledger.pending_count}
         return self.plan.by_agent(self.ledger, lambda task: world.cast(task).agent_name)
 
-    async def _run_pending(
-        self, control: Control, on_commit: Committed | None, on_progress: Progressed | None
-    ) -> None:
+    async def _grade_leftovers(self, control: Control, listeners: Listeners) -> None:
+        if self.to_grade:
+            self.progress.phase = "grading"
+            await self._stage.grade_leftovers(
+                control, self.progress, listeners.on_progress, listeners.on_group
+            )
+
+    async def _run_pending(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
         if not self.ledger.pending_count:
             return
         if self.prepared.run.workers > 1:  # each of them opens a world of its own
             self.progress.phase = "running"
-            await self._schedule(control, on_commit, on_progress)
+            await self._schedule(control, brakes, listeners)
             return
         world = self.prepared.world
         self.progress.phase = "opening"
@@ -245,41 +253,71 @@ class Collection:
             with control.cancellable():
                 await world.open(self.warn)
             self.progress.phase = "running"
-            await self._schedule(control, on_commit, on_progress)
+            await self._schedule(control, brakes, listeners)
         except asyncio.CancelledError:
             if not control.absorb():
                 raise
         finally:
             await world.close()
 
-    async def _schedule(
-        self, control: Control, on_commit: Committed | None, on_progress: Progressed | None
-    ) -> None:
+    async def _schedule(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
         """Run what is pending, as fast as the endpoint, the limits and who is told allow."""
-        run = self.prepared.run
-        brakes = Brakes(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
 
         async def told(finished: Finished) -> None:
             slot, rollouts, settled = finished
             self.progress.count(rollouts, settled=settled)
             if settled:
                 brakes.settled(rollouts[0], self.progress)
-            for rollout in rollouts:
-                graded = rollout
-                if rollout.grade == "pending" and not control.cancelled:
-                    graded = await self._grade(_whole(rollout, slot))
-                    self.progress.judge(graded)
-                if on_commit is not None:
-                    await on_commit(_whole(graded, slot), settled)
-            if on_progress is not None:
-                await on_progress()
+            graded = [await self._graded(rollout, slot, control) for rollout in rollouts]
+            if settled and self._groups is not None:
+                await self._group_settled(slot, graded, control, listeners)
+            elif listeners.on_commit is not None:
+                for rollout in graded:
+                    await listeners.on_commit(_whole(rollout, slot), settled)
+            if listeners.on_progress is not None:
+                await listeners.on_progress()
 
-        placement = self._workers if run.workers > 1 else self._scheduler
-        brakes.start()
-        try:
-            await placement(control, brakes, told, whole=on_commit is not None).run(self._waiting())
-        finally:
-            brakes.release()
+        whole = listeners.on_commit is not None or self._groups is not None
+        placement = self._workers if self.prepared.run.workers > 1 else self._scheduler
+        await placement(control, brakes, told, whole=whole).run(self._waiting())
+        if self._groups is not None and listeners.on_commit is not None:
+            for rollout in self._groups.rest():
+                if self._stage.judges_groups(rollout.env):  # what was held back for its group
+                    await listeners.on_commit(rollout, True)
+
+    async def _graded(self, rollout: Rollout, slot: Slot, control: Control) -> Rollout:
+        if rollout.grade != "pending" or control.cancelled:
+            return rollout
+        graded = await self._stage.grade(_whole(rollout, slot))
+        self.progress.judge(graded)
+        return graded
+
+    async def _group_settled(
+        self, slot: Slot, rollouts: list[Rollout], control: Control, listeners: Listeners
+    ) -> None:
+        """A slot is settled: its rollouts are given out now, or, where its group is judged, with their group."""
+        assert self._groups is not None
+        together = self._stage.judges_groups(rollouts[0].env)
+        given = [_whole(rollout, slot) for rollout in rollouts]
+        closed = self._groups.settle(slot, given)
+        if not together and listeners.on_commit is not None:
+            for rollout in given:
+                await listeners.on_commit(rollout, True)
+        if closed is None:
+            return
+        group, fresh = closed.group, closed.fresh
+        if together and group is not None and not control.cancelled:
+            group = await self._stage.grade_group(group)
+            judged = {rollout.key: rollout for rollout in group.rollouts}
+            fresh = tuple(judged.get(rollout.key, rollout) for rollout in fresh)
+            for rollout in fresh:
+                if rollout.key in judged:
+                    self.progress.judge(rollout)
+        if together and listeners.on_commit is not None:
+            for rollout in fresh:
+                await listeners.on_commit(rollout, True)
+        if group is not None and listeners.on_group is not None and whole(group):
+            await listeners.on_group(group)
 
     def _scheduler(self, control: Control, brakes: Brakes, told: Told, *, whole: bool) -> Scheduler:
         """The episodes run in this process."""
@@ -328,8 +366,10 @@ class Collection:
     def _count(self, finished: Finished) -> None:
         """Only what is committed counts as done."""
         slot, rollouts, _ = finished
+        if self._groups is not None:
+            self._groups.touch(slot)
         for rollout in rollouts:
-            self._past.ungraded += rollout.grade in ("pending", "failed")
+            self._past.ungraded += is_ungraded(rollout)
         first = rollouts[0]  # the seats of an episode are done together, or fail together
         if first.done:
             self.ledger.mark_done(slot.number)
@@ -337,89 +377,35 @@ class Collection:
             again = first.error is None or first.error.retryable
             self.ledger.mark_tried(slot.number, slot.attempt, again=again)
 
-    # -- grading
-
-    @contextlib.asynccontextmanager
-    async def _open_judges(self, control: Control) -> AsyncIterator[None]:
-        """The scorers' models, where there may be something to judge."""
-        try:
-            if self.to_grade or self.ledger.pending_count:
-                with control.cancellable():
-                    await self._judges.open(self.warn)
-            yield
-        except asyncio.CancelledError:
-            if not control.absorb():
-                raise
-        finally:
-            await self._judges.close()
-
-    async def _grade_leftovers(self, control: Control, on_progress: Progressed | None) -> None:
-        """Judge from the record what is on disk and not graded; bounded, and cut short by a stop."""
-        if not self.to_grade:
-            return
-        self.progress.phase = "grading"
-        places = iter(self.to_grade)
-
-        async def work() -> None:
-            for place in places:
-                if control.stopping:
-                    return
-                try:
-                    with control.cancellable():
-                        await self._grade(self._past.read(place))
-                    self.progress.graded += 1
-                    if on_progress is not None:
-                        await on_progress()
-                except asyncio.CancelledError:
-                    if not control.absorb():
-                        raise
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.prepared.concurrency, len(self.to_grade))):
-                    group.create_task(work())
-        except* WindrowError as problems:
-            raise first_of(problems) from None
-
-    async def _grade(self, rollout: Rollout) -> Rollout:
-        """The rollout with the verdicts it lacked, each of them durable."""
-        grading = self._grading
-        if grading is None:
-            return rollout
-        expected = expected_scorers(grading.of, rollout.env)
-        missing = missing_scorers(rollout, expected)
-        gradings = await self._grader(grading).grade(rollout, missing)
-        graded = fold(rollout, gradings, active=grading.hash, expected=expected)
-        self._past.judged(rollout, gradings)
-        self._past.ungraded -= graded.grade not in ("pending", "failed")
-        return graded
-
-    def _grader(self, grading: Fingerprint) -> Grader:
-        return Grader(
-            self.prepared.judging.scorers,
-            self._judges,
-            self._grading_log,
-            fingerprint=grading.hash,
-            generation=grading.generation,
-            timeout_s=self.prepared.run.limits.score_timeout_s,
-        )
-
     # -- the run directory
 
     def _resume(self, directory: RunDirectory, *, groups: bool) -> None:
         """Open the logs, and learn from them what earlier calls have done."""
         assert directory.manifest is not None
         self._sink = RolloutSink(directory.open_rollouts(), self.prepared.redactor)
-        self._grading_log = GradingSink(directory.open_scores(), self.prepared.redactor)
-        if self.prepared.judging.models:
-            self._judges.judgements = Judgements(directory.open_judgements(), self.prepared.redactor)
-        self._grading = directory.manifest.grading
         reader = RunReader(directory.path)
         self._past = Past(self.plan, reader, groups=groups)
-        self._past.learn(self._grading, directory.manifest.redo)
+        self._past.learn(directory.manifest.grading, directory.manifest.redo)
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
+        )
+
+    def _grading_stage(self) -> GradingStage:
+        stored: dict[str, Any] = {"grading": self.prepared.grading}
+        if self.directory is not None and self.directory.manifest is not None:
+            redactor = self.prepared.redactor
+            stored["grading"] = self.directory.manifest.grading
+            stored["log"] = GradingSink(self.directory.open_scores(), redactor)
+            if self.prepared.judging.models:
+                stored["judgements"] = Judgements(self.directory.open_judgements(), redactor)
+        return GradingStage(
+            self.prepared.judging,
+            self.prepared.run,
+            self._past,
+            self._groups,
+            concurrency=self.prepared.concurrency,
+            **stored,
         )
 
     def _save_counts(self) -> None:
@@ -460,7 +446,7 @@ def open_collection(
 ) -> Collection:
     """Open (or make) the run directory and find out what is left to do. Refuses what does not fit what is there.
 
-    With `groups`, `whole_group` finds members that earlier calls have left.
+    With `groups`, whole groups are given out, also with members that earlier calls have left.
     """
     if not stored:
         return Collection(prepared, prepared.tasks, gate=gate, on_warning=on_warning)

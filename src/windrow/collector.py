@@ -129,6 +129,7 @@ async def run_collection(
     on_commit: OnCommit | None = None,
     on_progress: OnProgress | None = None,
     deliver: Callable[[Rollout, bool], Awaitable[None]] | None = None,
+    on_group: Callable[[RolloutGroup], Awaitable[None]] | None = None,
     aggregate: bool = False,
 ) -> Summary:
     """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported.
@@ -151,7 +152,10 @@ async def run_collection(
     wanted = on_commit is not None or deliver is not None
     try:
         summary = await collection.run(
-            control, committed if wanted else None, progressed if on_progress is not None else None
+            control,
+            committed if wanted else None,
+            progressed if on_progress is not None else None,
+            on_group,
         )
         if aggregate and not control.stopping:
             await collection.aggregate()
@@ -178,9 +182,10 @@ async def _stream(
         async def deliver(rollout: Rollout, settled: bool) -> None:
             if control.cancelled or (settled_only and not settled):
                 return
-            if not groups:
-                await queue.put(rollout)
-            elif (group := collection.whole_group(rollout)) is not None:
+            await queue.put(rollout)
+
+        async def deliver_group(group: RolloutGroup) -> None:
+            if not control.cancelled:
                 await queue.put(group)
 
         try:
@@ -189,7 +194,8 @@ async def _stream(
                 control=control,
                 on_commit=on_commit,
                 on_progress=on_progress,
-                deliver=deliver,
+                deliver=None if groups else deliver,
+                on_group=deliver_group if groups else None,
                 aggregate=aggregate,
             )
         finally:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from windrow.compact import Index
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint, Redo
-from windrow.store.fold import expected_scorers, missing_scorers
+from windrow.store.fold import expected_group_scorers, expected_scorers, missing_scorers
 from windrow.store.heads import Head
 from windrow.store.places import Place, Places
 from windrow.store.read import RunReader
@@ -19,8 +19,8 @@ from windrow.tasks.plan import Ledger, Plan
 
 
 class Past:
-    """What earlier calls have left. With `groups`, the settled members of groups that this call completes are found
-    again: `member` gives them."""
+    """What earlier calls have left. With `groups`, the settled members of groups are found again: `members` gives
+    them."""
 
     def __init__(self, plan: Plan, reader: RunReader | None = None, *, groups: bool = False) -> None:
         self.ledger = Ledger(len(plan))
@@ -33,6 +33,7 @@ class Past:
         self._groups = groups
         self._positions = Index("I")
         self._members: array[int] | None = None  # by slot: 1 + where its line stands, or 0
+        self._unjudged_groups: dict[int, None] = {}  # by position, in the order they were found
         self._known_group: str | None = None
         self._known_position = 0
 
@@ -42,18 +43,39 @@ class Past:
         assert self._gradings is not None
         return self._reader.folded(self._reader.read(place), self._gradings)
 
-    def member(self, group: str, sample: int) -> Rollout | None:
-        """The rollout that settled a slot before this call, if its group was not whole then."""
+    def members(self, group: str) -> list[Rollout]:
+        """The rollouts that settled the slots of a group before this call."""
         position = self._position(group) if self._members is not None else None
         if self._members is None or position is None:
-            return None
-        found = self._members[position * self._samples + sample]
-        return self.read(self.to_grade.place(found - 1)) if found else None
+            return []
+        first = position * self._samples
+        found = self._members[first : first + self._samples]
+        return [
+            rollout for place in found if place for rollout in self._seats(self.to_grade.place(place - 1))
+        ]
+
+    def unjudged_groups(self) -> Iterator[str]:
+        """Groups that were settled before this call, and lack a verdict."""
+        for position in self._unjudged_groups:
+            yield self._plan.group(position)
+
+    @property
+    def unjudged_group_count(self) -> int:
+        return len(self._unjudged_groups)
+
+    def missing(self, rollout: Rollout, expected: Sequence[str]) -> tuple[str, ...]:
+        """The scorers whose verdict it lacks."""
+        gradings = self._gradings.of(rollout.key) if self._gradings is not None else []
+        return missing_scorers(rollout, expected, gradings)
 
     def judged(self, rollout: Rollout, gradings: Sequence[Grading]) -> None:
         """Gradings were made just now: they count when the rollout is read again, with its group."""
         if self._members is not None and self._gradings is not None:
-            self._gradings.extend((rollout.id, rollout.attempt), gradings)
+            self._gradings.extend(rollout.key, gradings)
+
+    def _seats(self, place: Place) -> list[Rollout]:
+        """The rollouts of an episode, which begins there: one, or one a seat."""
+        return [self.read(place)]
 
     def close(self) -> None:
         if self._reader is not None:
@@ -123,20 +145,28 @@ class Past:
         return chosen
 
     def _find_leftovers(self, reader: RunReader, grading: Fingerprint | None) -> None:
-        """Settled rollouts that lack a verdict, and those that a group of this call will need."""
+        """Settled rollouts that lack a verdict, and those that a group will need."""
         for place, head in reader.finals():
             number = self._number(head)
             if number is None or not self.ledger.is_done(number) or not head.done:
                 continue
-            if self._groups and self._is_open(number - head.sample):
+            if self._groups:
                 if self._members is None:
                     self._members = array("Q", bytes(8 * len(self._plan)))
                 self._members[number] = 1 + self.to_grade.packed(place)
             if grading is not None and _unjudged(head, grading):
-                rollout = self.read(place)
-                if missing_scorers(rollout, expected_scorers(grading.of, rollout.env)):
-                    self.to_grade.append(place)
-                self.ungraded += rollout.grade in ("pending", "failed")
+                self._find_missing(place, number - head.sample, grading)
+
+    def _find_missing(self, place: Place, first: int, grading: Fingerprint) -> None:
+        """What a rollout lacks, whose group begins at the slot `first`."""
+        rollout = self.read(place)
+        missing = self.missing(rollout, expected_scorers(grading.of, rollout.env))
+        of_groups = expected_group_scorers(grading.of, rollout.env)
+        if any(name not in of_groups for name in missing):
+            self.to_grade.append(place)
+        if any(name in of_groups for name in missing) and not self._is_open(first):
+            self._unjudged_groups[first // self._samples] = None
+        self.ungraded += rollout.grade in ("pending", "failed")
 
     def _is_open(self, first: int) -> bool:
         """Whether this call will run a slot of the group that begins there."""

@@ -39,9 +39,7 @@ def test_shares_are_even_and_nothing_is_dropped(total: int, count: int) -> None:
 
 def test_the_rates_of_an_endpoint_are_divided() -> None:
     policy = PolicyConfig(model="m", requests_per_minute=90.0)
-    recipe = Recipe(
-        run=RunConfig(policy=policy), origins={}, scorers=[], scorers_env=None, behaviour="b", grading=None
-    )
+    recipe = Recipe(run=RunConfig(policy=policy), origins={}, scorers=[], behaviour="b", grading=None)
     shared = divided(recipe, 3).run.policy
     assert (shared.requests_per_minute, shared.tokens_per_minute) == (30.0, None)
     assert msgspec.structs.replace(shared, requests_per_minute=90.0) == policy

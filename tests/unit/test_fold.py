@@ -145,8 +145,9 @@ def test_gradings_of_another_fingerprint_wait_until_it_is_active_again(tmp_path:
         make_grading(PENDING, 0.25, fingerprint="grading-b", generation=2),
     ]
     of = GRADING.of
-    for active, reward in (("grading-a", 1.0), ("grading-b", 0.25), ("grading-c", None)):
-        run = write_run(tmp_path / active, [PENDING], gradings, grading=Fingerprint(active, of))
+    for active, generation, reward in (("grading-a", 1, 1.0), ("grading-b", 2, 0.25), ("grading-c", 3, None)):
+        grading = Fingerprint(active, of, generation)
+        run = write_run(tmp_path / active, [PENDING], gradings, grading=grading)
         assert [rollout.reward for rollout in load(run)] == [reward]
     run = write_run(tmp_path / "none", [PENDING], gradings, grading=None)
     assert [verdict(rollout) for rollout in load(run)] == [("none", None)]

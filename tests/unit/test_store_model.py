@@ -212,7 +212,7 @@ class StoreMachine(RuleBasedStateMachine):
             ungraded=sum(model.grade(line, grading)[0] in ("pending", "failed") for line in finals),
             attempts=0,
         )
-        assert len(collection.to_grade) == sum(None in model.scores(line, grading) for line in finals)
+        assert collection.to_grade == sum(None in model.scores(line, grading) for line in finals)
         assert sum("is left out" in warning for warning in collection.warnings) == self._bad_lines
         self._firm = set(model.lines)
         self._firm_verdicts = Counter(model.verdicts)

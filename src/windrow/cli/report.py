@@ -15,7 +15,7 @@ def opening(collection: Collection) -> str:
     if ledger.final_failure_count:
         parts.append(f"{ledger.final_failure_count:,} failed for good (--redo status=failed runs them again)")
     if collection.to_grade:
-        parts.append(f"{len(collection.to_grade):,} to grade")
+        parts.append(f"{collection.to_grade:,} to grade")
     parts.append(f"{ledger.pending_count:,} left to run" if ledger.pending_count else "nothing to run")
     return f"{collection.path}: {', '.join(parts)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,9 +38,11 @@ def load_config(
     files: Sequence[str | Path] = (),
     options: Mapping[str, Any] | None = None,
     sets: Iterable[str] = (),
+    *,
+    base: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
-    """Files in order, later wins; then options (flags, keywords), then `--set` assignments."""
-    tree: dict[str, Any] = {}
+    """Files in order, later wins; then options (flags, keywords), then `--set` assignments; all laid over `base`."""
+    tree: dict[str, Any] = copy.deepcopy(dict(base or {}))
     origins: dict[str, str] = {}
     _read_files(files, tree, origins)
     for name, value in (options or {}).items():

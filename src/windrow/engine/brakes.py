@@ -12,7 +12,7 @@ import asyncio
 from windrow.config import BudgetConfig
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
-from windrow.records import Rollout
+from windrow.records import Rollout, Usage
 
 JUDGED_FROM = 20  # settled rollouts; fewer say little of a rate
 
@@ -41,7 +41,13 @@ class Brakes:
 
     def spent(self, rollout: Rollout) -> None:
         """An attempt has ended."""
-        budget, usage = self._budget, rollout.usage
+        self.paid(rollout.usage)
+        if rollout.error is not None and rollout.error.kind == "outage":
+            self._control.stop(rollout.error.message)
+
+    def paid(self, usage: Usage) -> None:
+        """What a call of a judge took, or an attempt."""
+        budget = self._budget
         self._tokens += usage.prompt_tokens + usage.completion_tokens
         self._cost += usage.cost or 0.0
         if budget.tokens is not None and self._tokens >= budget.tokens:
@@ -50,8 +56,6 @@ class Brakes:
             self._control.stop(
                 f"the budget of {budget.cost:,g} is used up ({self._cost:,.4g} so far)", "budget"
             )
-        if rollout.error is not None and rollout.error.kind == "outage":
-            self._control.stop(rollout.error.message)
 
     def settled(self, rollout: Rollout, progress: Progress) -> None:
         """A slot is settled for this call, and counted in `progress`."""

@@ -95,7 +95,7 @@ class Grader:
             if is_ours(problem):
                 raise
             error = error_record(problem, owner="scorer", phase="score")
-        given = [verdicts.get(rollout.key) for rollout in members] if error is None else []
+        given = [verdicts.get(rollout.key) for rollout in members]
         grading = Grading(
             unit=unit,
             members=tuple(rollout.key for rollout in members),

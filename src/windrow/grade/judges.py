@@ -43,6 +43,7 @@ class Judges:
         *,
         call_timeout_s: float,
         concurrency: int | None = None,
+        judgements: Judgements | None = None,
     ) -> None:
         self._models = models
         self._call_timeout_s = call_timeout_s
@@ -53,7 +54,7 @@ class Judges:
             for model in self.all()
         }
         self._asking: dict[str, asyncio.Event] = {}
-        self.judgements = Judgements()
+        self.judgements = judgements or Judgements()
         self.on_usage: Callable[[Usage], None] = lambda usage: None
 
     def all(self) -> Iterable[Model]:

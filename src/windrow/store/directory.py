@@ -40,6 +40,18 @@ class Redo(msgspec.Struct, frozen=True):
     sizes: dict[str, int]
 
 
+class Rescore(msgspec.Struct, frozen=True):
+    """A `windrow rescore` under way: its grading, the generation that it makes, of what, by which code; and how long
+    the logs of gradings were when it began."""
+
+    hash: str
+    generation: int
+    where: str | None
+    failed_only: bool
+    code: dict[str, str]
+    since: dict[str, int]
+
+
 class _Schema(msgspec.Struct, frozen=True):
     """What every version of run.json says of itself."""
 
@@ -47,7 +59,10 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """run.json. `config` is as given, `${VAR}` unexpanded; `agents` are the planned rollouts of each."""
+    """run.json. `config` is as given, `${VAR}` unexpanded; `agents` are the planned rollouts of each.
+
+    A generation is one way of grading the run; its verdicts stand in scores.jsonl beside those of the others.
+    """
 
     schema: int = SCHEMA_VERSION
     windrow: str
@@ -56,12 +71,36 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     split: str | None
     config: dict[str, Json]
     behaviour: Fingerprint
-    grading: Fingerprint | None
+    grading: Fingerprint | None  # the active generation
+    generations: list[Fingerprint] = []  # all that there are, by number
+    rescore: Rescore | None = None  # one under way
     code: dict[str, str] = {}
     redo: Redo | None = None
     versions: dict[str, str] = {}
     counts: dict[str, int] = {}
     agents: dict[str, int] = {}
+
+
+def generations_of(manifest: Manifest) -> list[Fingerprint]:
+    """All generations of a run, by number; what an older version wrote has only its active one."""
+    return manifest.generations or ([manifest.grading] if manifest.grading else [])
+
+
+def next_generation(manifest: Manifest, grading: Fingerprint) -> Fingerprint:
+    """A generation of this grading that the run does not have yet."""
+    number = max((known.generation for known in generations_of(manifest)), default=0) + 1
+    return msgspec.structs.replace(grading, generation=number)
+
+
+def with_generation(manifest: Manifest, generation: Fingerprint | None, *, active: bool = True) -> Manifest:
+    """The manifest with one generation more, if it is new, which is made the active one."""
+    known = generations_of(manifest)
+    new = [generation] if generation is not None and generation not in known else []
+    return msgspec.structs.replace(
+        manifest,
+        grading=generation if active else manifest.grading,
+        generations=[*known, *new],
+    )
 
 
 class RunDirectory:

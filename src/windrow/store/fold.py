@@ -1,7 +1,8 @@
 """Folding gradings into a rollout: which scores count, and what grade and reward follow.
 
-The environment's own scores always count. A scorer's count when they were given under the active grading
-fingerprint, in the log line itself or in scores.jsonl; the latest grading of a scorer wins.
+The environment's own scores always count. A scorer's count when they were given under the active grading, in the log
+line itself or in scores.jsonl; the latest grading of a scorer wins, also one that failed. A scorer that was asked and
+said that it does not apply is not missing.
 """
 
 from __future__ import annotations
@@ -12,18 +13,28 @@ import msgspec
 
 from windrow.records import ErrorRecord, Grade, Grading, Json, RecordedScore, Rollout, reward_of
 
+GRADABLE = ("completed", "truncated")
+
 
 def expected_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
     """The names of the scorers that a rollout of `env` is to have, by what the grading fingerprint is of."""
-    if grading.get("env") not in (None, env):
-        return ()
-    return tuple(scorer["name"] for scorer in grading.get("scorers") or ())
+    return tuple(entry["name"] for entry in _entries(grading, env))
+
+
+def expected_group_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
+    """Those of them that judge groups."""
+    return tuple(entry["name"] for entry in _entries(grading, env) if entry.get("unit") == "group")
+
+
+def _entries(grading: Mapping[str, Json], env: str) -> list[Mapping[str, Json]]:
+    whole = grading.get("env")
+    return [entry for entry in grading.get("scorers") or () if (entry.get("env") or whole) in (None, env)]
 
 
 def fold(
     rollout: Rollout, gradings: Sequence[Grading], *, active: str | None, expected: Sequence[str]
 ) -> Rollout:
-    if rollout.status not in ("completed", "truncated") or (not gradings and rollout.grading == active):
+    if rollout.status not in GRADABLE or (not gradings and rollout.grading == active):
         return rollout
     scores = {
         name: score
@@ -31,16 +42,13 @@ def fold(
         if score.scorer is None or rollout.grading == active
     }
     metrics = dict(rollout.metrics)
-    errors: dict[str, ErrorRecord] = {}
     for grading in gradings:
-        if grading.error is not None:
-            errors[grading.scorer] = grading.error
-            continue
-        position = grading.members.index((rollout.id, rollout.attempt))
         scores = {name: score for name, score in scores.items() if score.scorer != grading.scorer}
-        scores |= grading.scores[position]
-        metrics |= grading.metrics[position] if grading.metrics else {}
-    grade, error = _grade(rollout, scores, expected, errors, inline=rollout.grading == active)
+        if grading.error is None:
+            position = grading.members.index(rollout.key)
+            scores |= grading.scores[position]
+            metrics |= grading.metrics[position] if grading.metrics else {}
+    grade, error = _grade(rollout, scores, expected, gradings, inline=rollout.grading == active)
     return msgspec.structs.replace(
         rollout,
         scores=scores,
@@ -52,26 +60,36 @@ def fold(
     )
 
 
-def missing_scorers(rollout: Rollout, expected: Sequence[str]) -> tuple[str, ...]:
+def missing_scorers(
+    rollout: Rollout, expected: Sequence[str], gradings: Sequence[Grading] = ()
+) -> tuple[str, ...]:
     """The scorers whose verdict a folded rollout lacks."""
-    if rollout.status not in ("completed", "truncated"):
+    if rollout.status not in GRADABLE:
         return ()
-    given = {score.scorer for score in rollout.scores.values()}
+    given = _given(rollout.scores, gradings)
     return tuple(name for name in expected if name not in given)
+
+
+def _given(scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]) -> set[str | None]:
+    """The scorers that have spoken."""
+    latest = {grading.scorer: grading for grading in gradings}
+    spoken = {name for name, grading in latest.items() if grading.error is None}
+    return {score.scorer for score in scores.values()} | spoken
 
 
 def _grade(
     rollout: Rollout,
     scores: Mapping[str, RecordedScore],
     expected: Sequence[str],
-    errors: Mapping[str, ErrorRecord],
+    gradings: Sequence[Grading],
     *,
     inline: bool,
 ) -> tuple[Grade, ErrorRecord | None]:
     """The grade, and the error that stands in its way. `inline`: the line's own scoring counts."""
     if rollout.grade == "failed" and rollout.error is not None and rollout.error.owner == "env":
         return "failed", rollout.error  # only running the episode again can give the environment's own score
-    given = {score.scorer for score in scores.values()}
+    errors = {grading.scorer: grading.error for grading in gradings if grading.error is not None}
+    given = _given(scores, gradings)
     for name in expected:
         if name not in given:
             error = errors.get(name) or (rollout.error if inline else None)

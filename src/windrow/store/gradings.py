@@ -1,13 +1,67 @@
-"""The gradings of a run by attempt, in little memory: where each stands is kept, and it is read when asked for."""
+"""The gradings of a run by attempt, in little memory: where each stands is kept, and it is read when asked for.
+
+A grading of a group counts only while its members are the group's: one that was run again, or a sample that was added,
+makes it stale.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from windrow.compact import Index
 from windrow.records import AttemptId, Grading
 from windrow.store.places import Place, Places
+
+
+class GradingHead(msgspec.Struct, gc=False):
+    """The part of a grading's line that says what it is of; the verdicts and the evidence are not decoded."""
+
+    unit: str
+    members: tuple[AttemptId, ...]
+    fingerprint: str
+    generation: int
+
+    @property
+    def is_of_group(self) -> bool:
+        return is_of_group(self)
+
+
+def is_of_group(grading: Grading | GradingHead) -> bool:
+    return all(id != grading.unit for id, _ in grading.members)
+
+
+decode_grading_head = msgspec.json.Decoder(GradingHead).decode
+
+
+class Memberships:
+    """Who belongs to each group, as a sum over the members: sixteen bytes a group, whatever its size."""
+
+    def __init__(self) -> None:
+        self._numbers = Index("I")
+        self._sums = array("Q")
+
+    def add(self, group: str, member: AttemptId) -> None:
+        number = self._numbers.get(group)
+        if number is None:
+            number = len(self._sums)
+            self._numbers.set(group, number)
+            self._sums.append(0)
+        self._sums[number] ^= _hashed(member)
+
+    def are(self, group: str, members: tuple[AttemptId, ...]) -> bool:
+        """Whether these are all the members, and no others."""
+        number = self._numbers.get(group)
+        total = 0
+        for member in members:
+            total ^= _hashed(member)
+        return number is not None and self._sums[number] == total
+
+
+def _hashed(member: AttemptId) -> int:
+    return hash(member) & 0xFFFFFFFFFFFFFFFF
 
 
 class Gradings:
@@ -20,6 +74,7 @@ class Gradings:
         self._before = array(
             "Q"
         )  # by place: the number, from 1, of the one before it that is of the same attempt
+        self._groups: Memberships | None = None
         self._fresh: dict[AttemptId, list[Grading]] = {}
 
     def __contains__(self, attempt: AttemptId) -> bool:
@@ -32,8 +87,13 @@ class Gradings:
         self._places.append(place)
 
     def extend(self, attempt: AttemptId, gradings: Sequence[Grading]) -> None:
-        """Gradings that were made just now."""
-        self._fresh.setdefault(attempt, []).extend(gradings)
+        """Gradings that were made just now; their evidence stays on disk."""
+        kept = (msgspec.structs.replace(grading, judgements=()) for grading in gradings)
+        self._fresh.setdefault(attempt, []).extend(kept)
+
+    def check_groups(self, groups: Memberships) -> None:
+        """From now on, gradings of groups that have other members are left out."""
+        self._groups = groups
 
     def of(self, attempt: AttemptId) -> list[Grading]:
         """Reads them."""
@@ -42,7 +102,14 @@ class Gradings:
         number = 0 if latest is None else latest + 1
         while number:
             grading = self._read(self._places[number - 1])
-            if attempt in grading.members:
+            if attempt in grading.members and self._counts(grading):
                 found.append(grading)
             number = self._before[number - 1]
         return [*reversed(found), *self._fresh.get(attempt, ())]
+
+    def _counts(self, grading: Grading) -> bool:
+        return (
+            self._groups is None
+            or not is_of_group(grading)
+            or self._groups.are(grading.unit, grading.members)
+        )

@@ -5,6 +5,7 @@ Reading needs no lock and changes nothing; it may go on while a run is being col
 
 from __future__ import annotations
 
+import math
 import warnings
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +16,9 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.records import Rollout, Task, decode_grading, decode_rollout
-from windrow.store.directory import TASKS, Manifest, read_manifest, whole_sizes
-from windrow.store.fold import expected_scorers, fold
-from windrow.store.gradings import Gradings
+from windrow.store.directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
+from windrow.store.fold import GRADABLE, expected_scorers, fold
+from windrow.store.gradings import Gradings, Memberships, decode_grading_head
 from windrow.store.heads import NOT_A_LINE, Head, check, contest, decode_head, rank
 from windrow.store.places import Place, Places
 from windrow.store.taskfile import read_task, read_tasks
@@ -43,6 +44,12 @@ class RunReader:
         self.attempts = 0  # lines of the log, counted by `finals`
         self._task_offsets: dict[str, int] | None = None
         self._open: dict[str, IO[bytes]] = {}
+
+    @property
+    def samples(self) -> float:
+        """How many samples a group has, by the last call; what a larger one left beyond them belongs to none."""
+        found: float = self.manifest.config.get("samples", math.inf)
+        return found
 
     def __enter__(self) -> RunReader:
         return self
@@ -87,14 +94,31 @@ class RunReader:
                 best[id] = (True, line.attempt + 1)  # given out: no other line ranks as high
             yield place, line
 
-    def gradings(self) -> Gradings:
-        """The gradings of the active fingerprint, by attempt, in the order they were made."""
+    def gradings(self, of: Fingerprint | None = None) -> Gradings:
+        """The gradings of the active generation, or `of` another, by attempt, in the order they were made.
+
+        One of a group counts only while its members are the final attempts of the group's samples.
+        """
         found = Gradings(lambda place: decode_grading(self.line(place)))
-        active = self.manifest.grading.hash if self.manifest.grading else None
-        for place, grading in self.lines(decode_grading, name="scores"):
-            if grading.fingerprint == active:
-                for member in grading.members:
+        wanted = of or self.manifest.grading
+        if wanted is None:
+            return found
+        of_groups = False
+        for place, head in self.lines(decode_grading_head, name="scores"):
+            if (head.fingerprint, head.generation) == (wanted.hash, wanted.generation):
+                of_groups = of_groups or head.is_of_group
+                for member in head.members:
                     found.add(member, place)
+        if of_groups:
+            found.check_groups(self._groups_now())
+        return found
+
+    def _groups_now(self) -> Memberships:
+        """Who belongs to each group now."""
+        found = Memberships()
+        for _, head in self.finals():
+            if head.status in GRADABLE and head.sample < self.samples:
+                found.add(head.group, (head.id, head.attempt))
         return found
 
     def line(self, place: Place) -> bytes:
@@ -125,6 +149,19 @@ class RunReader:
             return rollout
         row: Task = read_task(self.path / TASKS, offset)
         return msgspec.structs.replace(rollout, task=msgspec.structs.replace(rollout.task, data=row.data))
+
+    def ordered(self, *, final: bool = True) -> Iterator[Rollout]:
+        """Rollouts as they were written, by (task.index, sample, attempt); lines that cannot be read are warned of."""
+        order = _Order()
+        for place, head in self.finals() if final else self.heads():
+            order.add(place, head)
+        for bad in self.bad_lines:
+            _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
+        for place in order:
+            try:
+                yield self.read(place)
+            except StoreError as problem:
+                _warn(f"left out: {problem}")
 
     def folded(self, rollout: Rollout, gradings: Gradings) -> Rollout:
         """The rollout with the scores that count now."""
@@ -168,19 +205,10 @@ def load(run: str | Path, *, attempts: str = "final") -> Iterator[Rollout]:
 
 
 def _ordered(reader: RunReader, *, final: bool) -> Iterator[Rollout]:
-    order = _Order()
-    for place, head in reader.finals() if final else reader.heads():
-        order.add(place, head)
+    ordered = reader.ordered(final=final)
     gradings = reader.gradings()
-    for bad in reader.bad_lines:
-        _warn(f"{reader.path / bad.segment}:{bad.number} is left out: {bad.problem}")
     with reader:
-        for place in order:
-            try:
-                rollout = reader.read(place)
-            except StoreError as problem:
-                _warn(f"left out: {problem}")
-                continue
+        for rollout in ordered:
             yield reader.folded(rollout, gradings)
 
 

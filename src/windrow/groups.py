@@ -1,0 +1,75 @@
+"""The groups of a call: each is open until the last of its slots is settled here, and then it is what there is of it.
+
+A failed sample is tried again alone; what is there already is kept. A group of fewer samples than `min_group` asks
+for is not given out: the next call fills it up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from windrow.past import Past
+from windrow.records import Rollout, RolloutGroup
+from windrow.store.fold import GRADABLE
+from windrow.tasks.plan import Slot
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A group whose slots are all settled: its members, or None if they are too few; and those of this call."""
+
+    group: RolloutGroup | None
+    fresh: tuple[Rollout, ...]
+
+
+class _Open(msgspec.Struct):
+    left: int  # slots that this call has still to settle
+    fresh: list[Rollout] = []
+
+
+class Groups:
+    def __init__(self, past: Past, *, samples: int, min_group: float) -> None:
+        self._past = past
+        self._samples = samples
+        self._least = math.ceil(min_group * samples - 1e-9)
+        self._open: dict[str, _Open] = {}
+        self.short = 0  # groups that were closed with too few members
+
+    def touch(self, slot: Slot) -> None:
+        """An attempt of this slot is on disk; called before the ledger counts it."""
+        if slot.group not in self._open:
+            first = slot.number - slot.sample
+            pending = map(self._past.ledger.is_pending, range(first, first + self._samples))
+            self._open[slot.group] = _Open(sum(pending))
+
+    def settle(self, slot: Slot, rollouts: Iterable[Rollout]) -> Closed | None:
+        """The slot is not tried again in this call; the group, if this was the last one of it."""
+        found = self._open[slot.group]
+        found.fresh += rollouts
+        found.left -= 1
+        if found.left:
+            return None
+        del self._open[slot.group]
+        return Closed(self._group(slot.group, found.fresh), tuple(found.fresh))
+
+    def settled_before(self, group: str) -> RolloutGroup | None:
+        """A group of earlier calls, if it has members enough."""
+        return self._group(group, [])
+
+    def rest(self) -> Iterator[Rollout]:
+        """What this call has settled of groups that are still open."""
+        for found in self._open.values():
+            yield from found.fresh
+        self._open.clear()
+
+    def _group(self, group: str, fresh: list[Rollout]) -> RolloutGroup | None:
+        now = {rollout.sample for rollout in fresh}
+        before = [rollout for rollout in self._past.members(group) if rollout.sample not in now]
+        members = [rollout for rollout in (*before, *fresh) if rollout.status in GRADABLE]
+        if len({rollout.sample for rollout in members}) < self._least:
+            self.short += 1
+            return None
+        members.sort(key=lambda rollout: (rollout.sample, rollout.seat or 0))
+        return RolloutGroup(id=group, task=members[0].task, rollouts=tuple(members))

@@ -1,0 +1,472 @@
+"""`windrow rescore`: judge what a run has recorded again, with other scorers or with the same ones. No policy is asked.
+
+New scorers make a new generation: its verdicts stand beside those of the others, and it becomes the active one when it
+is whole. With `where` or `failed_only` the run's own scorers judge those rollouts again, and their latest verdicts count.
+Killed at any moment, the same call judges what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windrow.compact import Index
+from windrow.config import LoadedConfig, ScorerConfig, load_config
+from windrow.construct import ENV_SCORER, made_scorer, scorer_models
+from windrow.engine.brakes import Brakes
+from windrow.engine.control import Control
+from windrow.engine.run import first_of
+from windrow.engine.world import AnyScorer, GroupScorer
+from windrow.envs import Env, find_env
+from windrow.envs.base import BaseEnv
+from windrow.errors import UsageError, WindrowError
+from windrow.grade.functions import scorer_of
+from windrow.grade.grader import Grader
+from windrow.grade.judges import Judges
+from windrow.records import ErrorRecord, Grading, Rollout, RolloutGroup
+from windrow.scoring import grading_of
+from windrow.secrets import Redactor
+from windrow.stats.metrics import survey, write_metrics
+from windrow.store.directory import (
+    Fingerprint,
+    GradingSink,
+    Manifest,
+    Rescore,
+    RunDirectory,
+    generations_of,
+    next_generation,
+    whole_sizes,
+    with_generation,
+)
+from windrow.store.fold import GRADABLE, expected_scorers, fold
+from windrow.store.gradings import Gradings
+from windrow.store.judgements import Judgements
+from windrow.store.read import RunReader, segments
+from windrow.store.where import parse_where
+
+AT_A_TIME = 256  # units that are judged side by side; their verdicts share a write
+
+Warn = Callable[[str], None]
+
+
+class RescoreProgress(msgspec.Struct):
+    """`read` of `total` rollouts are looked at, `judged` of them were judged by this call."""
+
+    total: int
+    read: int = 0
+    judged: int = 0
+    failed: int = 0
+    tokens: int = 0
+    reward_sum: float = 0.0
+    rewards: int = 0
+
+
+class Rescored(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call ended. `failed` gradings could not be made, and the same call tries them again."""
+
+    generation: int
+    judged: int
+    failed: int
+    whole: bool  # every rollout of the run has its verdicts
+    active: bool
+
+
+async def rescore(
+    run: str | Path,
+    *,
+    scorers: Sequence[str | Callable[..., Any]] | None = None,
+    where: str | None = None,
+    failed_only: bool = False,
+    config: str | Path | Sequence[str | Path] = (),
+    sets: Sequence[str] = (),
+    activate: bool = True,
+    control: Control | None = None,
+    on_progress: Callable[[RescoreProgress], None] | None = None,
+    on_warning: Warn | None = None,
+    **options: Any,
+) -> Rescored:
+    """Judge the rollouts of a run again; `options` are the command's flags with underscores (`judge`, `budget_tokens`, …)."""
+    files = [config] if isinstance(config, str | Path) else list(config)
+    if scorers is not None:
+        options["scorers"] = [scorer for scorer in scorers if isinstance(scorer, str)]
+    functions = [scorer for scorer in scorers or () if not isinstance(scorer, str)]
+    with Rescoring(
+        Path(run),
+        where=where,
+        failed_only=failed_only,
+        functions=functions,
+        files=files,
+        options=options,
+        sets=sets,
+    ) as rescoring:
+        return await rescoring.run(
+            control or Control(), activate=activate, on_progress=on_progress, warn=on_warning or _ignored
+        )
+
+
+def use_generation(run: str | Path, number: int) -> Fingerprint:
+    """Make a generation the active one: from now on its verdicts count."""
+    RunReader(run)  # refuses what is no run
+    directory = RunDirectory(Path(run))
+    try:
+        assert directory.manifest is not None
+        known = {generation.generation: generation for generation in generations_of(directory.manifest)}
+        if number not in known:
+            have = ", ".join(map(str, sorted(known))) or "none"
+            raise UsageError(f"{run} has no generation {number} (it has {have})")
+        directory.write_manifest(with_generation(directory.manifest, known[number]))
+        write_metrics(run, survey(run), directory.disk)
+        return known[number]
+    finally:
+        directory.close()
+
+
+class Rescoring:
+    """A rescore of one run, which is locked meanwhile."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        where: str | None,
+        failed_only: bool,
+        functions: Sequence[Callable[..., Any]],
+        files: Sequence[str | Path],
+        options: Mapping[str, Any],
+        sets: Sequence[str],
+    ) -> None:
+        if where is not None:
+            parse_where(where)
+        self._reader = RunReader(path)
+        before = self._reader.manifest
+        self.loaded = _loaded(before, files, options, sets)
+        self._redactor = Redactor()
+        self._scorers = _scorers(before, self.loaded, functions, anew="scorers" in options)
+        self._models = scorer_models(self._scorers, self.loaded.run, self._redactor)
+        grading = grading_of(self._scorers, self._models)
+        if grading is None:
+            raise UsageError(f"{path} is graded by no scorers; name some with --scorer")
+        self._directory = RunDirectory(path, lock=self.loaded.run.lock)
+        try:
+            self._scores = self._directory.open_scores()
+            self._mark = self._begin(grading, where, failed_only)
+        except BaseException:
+            self.close()
+            raise
+        self._selects = _selection(self._reader, where, failed_only)
+
+    def __enter__(self) -> Rescoring:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.__exit__()
+        self._directory.close()
+
+    async def run(
+        self,
+        control: Control,
+        *,
+        activate: bool,
+        on_progress: Callable[[RescoreProgress], None] | None,
+        warn: Warn,
+    ) -> Rescored:
+        run = self.loaded.run
+        progress = RescoreProgress(sum(1 for _ in self._reader.finals()))
+        brakes = Brakes(control, budget=run.budget, max_failure_rate=None)
+        judges = Judges(
+            self._models,
+            call_timeout_s=run.limits.call_timeout_s,
+            concurrency=run.judge_concurrency,
+            judgements=(
+                Judgements(self._directory.open_judgements(), self._redactor) if self._models else None
+            ),
+        )
+        judges.on_usage = brakes.paid
+        brakes.start()
+        try:
+            with control.cancellable():
+                await judges.open(warn)
+                await self._judge_all(judges, control, progress, on_progress)
+        except asyncio.CancelledError:
+            if not control.absorb():
+                raise
+        finally:
+            brakes.release()
+            await judges.close()
+        return await self._end(control, progress, activate=activate, warn=warn)
+
+    # -- which generation
+
+    def _begin(self, grading: Fingerprint, where: str | None, failed_only: bool) -> Rescore:
+        """The rescore that this call goes on with, or a new one; it is marked in the manifest."""
+        manifest = self._directory.manifest
+        assert manifest is not None
+        code = {
+            f"scorer {scorer.name}": str(source)
+            for scorer in self._scorers
+            if getattr(scorer, "version", None) is None and (source := getattr(scorer, "source", None))
+        }
+        going = manifest.rescore
+        if going is not None and (going.hash, going.where, going.failed_only, going.code) == (
+            grading.hash,
+            where,
+            failed_only,
+            code,
+        ):
+            self._target = _known(manifest, going.generation)
+            return going
+        active = manifest.grading
+        same = active is not None and active.hash == grading.hash
+        if failed_only and not same:
+            raise UsageError(
+                "--failed-only is for the scorers that the run has; leave --scorer out, or judge all rollouts with the new ones"
+            )
+        in_place = same and (where is not None or failed_only)
+        self._target = active if in_place and active is not None else next_generation(manifest, grading)
+        mark = Rescore(
+            hash=grading.hash,
+            generation=self._target.generation,
+            where=where,
+            failed_only=failed_only,
+            code=code,
+            since=whole_sizes(self._directory.path, segments(self._directory.path, "scores")),
+        )
+        manifest = with_generation(manifest, self._target, active=False)
+        self._directory.write_manifest(msgspec.structs.replace(manifest, rescore=mark))
+        return mark
+
+    # -- judging
+
+    async def _judge_all(
+        self,
+        judges: Judges,
+        control: Control,
+        progress: RescoreProgress,
+        on_progress: Callable[[RescoreProgress], None] | None,
+    ) -> None:
+        grader = Grader(
+            self._scorers,
+            judges,
+            GradingSink(self._scores, self._redactor),
+            fingerprint=self._target.hash,
+            generation=self._target.generation,
+            timeout_s=self.loaded.run.limits.score_timeout_s,
+        )
+        done = _Done(self._reader, self._mark)
+        gradings = self._reader.gradings(self._target)
+        units = self._units(progress)
+
+        async def work() -> None:
+            for unit in units:
+                if control.stopping:
+                    return
+                await self._judge(unit, grader, done, gradings, progress)
+                if on_progress is not None:
+                    on_progress(progress)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_A_TIME):
+                    group.create_task(work())
+        except* WindrowError as problems:
+            raise first_of(problems) from None
+
+    async def _judge(
+        self,
+        unit: list[Rollout],
+        grader: Grader,
+        done: _Done,
+        gradings: Gradings,
+        progress: RescoreProgress,
+    ) -> None:
+        """A rollout, or a group: its rollouts one by one, then all together."""
+        names = [scorer.name for scorer in self._scorers if not isinstance(scorer, GroupScorer)]
+        seen: list[Rollout] = []
+        for rollout in unit:
+            wanted = [name for name in names if not done.has(name, rollout.key)]
+            made = await grader.grade(rollout, wanted)
+            _count(progress, made)
+            seen.append(
+                self._folded(rollout, [*gradings.of(rollout.key), *made]) if self._together else rollout
+            )
+        if not self._together or not seen:
+            return
+        group = RolloutGroup(id=seen[0].group, task=seen[0].task, rollouts=tuple(seen))
+        members = tuple(rollout.key for rollout in seen)
+        for name in (scorer.name for scorer in self._scorers if isinstance(scorer, GroupScorer)):
+            if not done.has(name, members):
+                made = await grader.grade_group(group, (name,))
+                _count(progress, made)
+                folded = tuple(self._folded(rollout, made) for rollout in group.rollouts)
+                group = msgspec.structs.replace(group, rollouts=folded)
+
+    @property
+    def _together(self) -> bool:
+        return any(isinstance(scorer, GroupScorer) for scorer in self._scorers)
+
+    def _folded(self, rollout: Rollout, gradings: Sequence[Grading]) -> Rollout:
+        expected = expected_scorers(self._target.of, rollout.env)
+        return fold(rollout, gradings, active=self._target.hash, expected=expected)
+
+    def _units(self, progress: RescoreProgress) -> Iterator[list[Rollout]]:
+        """The rollouts that are to be judged: each by itself, or the members of a group together."""
+        if not self._together:
+            for place, head in self._reader.finals():
+                progress.read += 1
+                if head.status in GRADABLE:
+                    rollout = self._reader.read(place)
+                    if self._selects(rollout):
+                        yield [rollout]
+            return
+        for _, rollouts in groupby(self._reader.ordered(), lambda rollout: rollout.task.index):
+            groups: dict[str, list[Rollout]] = {}
+            for rollout in rollouts:
+                progress.read += 1
+                if rollout.status in GRADABLE and rollout.sample < self._reader.samples:
+                    groups.setdefault(rollout.group, []).append(rollout)
+            for members in groups.values():
+                if any(map(self._selects, members)):
+                    yield members
+
+    # -- the end
+
+    async def _end(
+        self, control: Control, progress: RescoreProgress, *, activate: bool, warn: Warn
+    ) -> Rescored:
+        """What came of it; a whole generation becomes the active one."""
+        manifest = self._directory.manifest
+        assert manifest is not None
+        finished = not control.stopping and not progress.failed
+        whole = finished and self._mark.where is None
+        active = manifest.grading == self._target or (activate and whole)
+        if active:
+            manifest = with_generation(manifest, self._target)
+        self._directory.write_manifest(
+            msgspec.structs.replace(manifest, rescore=None if finished else self._mark)
+        )
+        if active and not control.stopping:
+            try:
+                path = self._directory.path
+                measured = await asyncio.to_thread(survey, path, warn=warn)
+                await asyncio.to_thread(write_metrics, path, measured, self._directory.disk)
+            except (WindrowError, OSError) as problem:
+                warn(f"no metrics.json: {problem}")
+        return Rescored(
+            generation=self._target.generation,
+            judged=progress.judged,
+            failed=progress.failed,
+            whole=whole,
+            active=active,
+        )
+
+
+class _GradingHead(msgspec.Struct, gc=False):
+    unit: str
+    members: tuple[tuple[str, int], ...]
+    scorer: str
+    generation: int
+    error: ErrorRecord | None = None
+
+
+class _Done:
+    """What a rescore has judged before it was cut short."""
+
+    def __init__(self, reader: RunReader, mark: Rescore) -> None:
+        self._index = Index("I")
+        decode = msgspec.json.Decoder(_GradingHead).decode
+        for place, head in reader.lines(decode, name="scores"):
+            if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
+                continue
+            alone = len(head.members) == 1 and head.members[0][0] == head.unit
+            what: Any = head.members[0] if alone else head.members
+            self._index.set((head.scorer, what), int(head.error is None))
+
+    def has(self, scorer: str, what: tuple[Any, ...]) -> bool:
+        return bool(self._index.get((scorer, what)))
+
+
+def _count(progress: RescoreProgress, gradings: Sequence[Grading]) -> None:
+    for grading in gradings:
+        progress.judged += len(grading.members)
+        progress.failed += grading.error is not None
+        if grading.usage is not None:
+            progress.tokens += grading.usage.prompt_tokens + grading.usage.completion_tokens
+
+
+def _selection(reader: RunReader, where: str | None, failed_only: bool) -> Callable[[Rollout], bool]:
+    """Which rollouts are to be judged, by the scores that count now."""
+    if where is None and not failed_only:
+        return lambda rollout: True
+    condition = parse_where(where) if where is not None else None
+    gradings = reader.gradings()
+
+    def selects(rollout: Rollout) -> bool:
+        folded = reader.folded(rollout, gradings)
+        if failed_only and folded.grade not in ("failed", "pending"):
+            return False
+        return condition is None or condition(msgspec.to_builtins(folded))
+
+    return selects
+
+
+def _loaded(
+    manifest: Manifest, files: Sequence[str | Path], options: Mapping[str, Any], sets: Sequence[str]
+) -> LoadedConfig:
+    """The run's configuration, with what this call says laid over it; budgets are a call's own."""
+    base = {key: value for key, value in manifest.config.items() if key != "budget"}
+    if options.get("judge") is not None:
+        base.pop("judge", None)
+    return load_config(files, options, sets, base=base)
+
+
+def _scorers(
+    manifest: Manifest, loaded: LoadedConfig, functions: Sequence[Callable[..., Any]], *, anew: bool
+) -> tuple[AnyScorer, ...]:
+    """The scorers that are named, or those of the active generation as the run has configured them."""
+    entries = (manifest.grading.of if manifest.grading else {}).get("scorers") or ()
+    whole = (manifest.grading.of if manifest.grading else {}).get("env")
+    named = {config.name: config for config in loaded.run.scorers or ()}
+    chosen: list[tuple[ScorerConfig, str | None]] = [(config, None) for config in named.values()]
+    brought = {config.name: config for config in _brought(loaded)}
+    for entry in entries:
+        name = entry["name"]
+        if name in named or (anew and name != ENV_SCORER):
+            continue
+        config = brought.get(name) or ScorerConfig(
+            name=name, weight=entry.get("weight", 1.0), settings=entry.get("settings") or {}
+        )
+        chosen.append((config, entry.get("env") or whole))
+    own = _own_env(loaded)
+    made = (*(made_scorer(config, env, own) for config, env in chosen), *map(scorer_of, functions))
+    names = [scorer.name for scorer in made]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"scorer {twice!r} is named twice")
+    return made
+
+
+def _own_env(loaded: LoadedConfig) -> type[BaseEnv]:
+    """The run's environment, if it can still be found; only its own group scores need it."""
+    try:
+        return find_env(loaded.run.env.name)
+    except UsageError:
+        return Env
+
+
+def _brought(loaded: LoadedConfig) -> Sequence[ScorerConfig]:
+    return _own_env(loaded).scorers(loaded.run.env.settings)
+
+
+def _known(manifest: Manifest, number: int) -> Fingerprint:
+    return next(known for known in generations_of(manifest) if known.generation == number)
+
+
+def _ignored(message: str) -> None:
+    pass

@@ -1,0 +1,224 @@
+"""Groups are judged together: each verdict lands on its own rollout, and counts while the group is what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow
+from tests.collecting import answering, collected
+from windrow import Env, Observation, RolloutGroup, Score, Step
+from windrow.errors import InfraError, UsageError
+from windrow.policies import Request
+
+ROWS = [{"id": name, "prompt": f"Say {name}."} for name in ("a", "b", "c")]
+
+
+def numbered(request: Request) -> str:
+    return request.id
+
+
+def own_number(group: RolloutGroup) -> dict[tuple[str, int], float]:
+    """The sample index: known only to the rollout that has it."""
+    return {rollout.key: float(rollout.sample) for rollout in group.rollouts}
+
+
+own_number.unit = "group"  # type: ignore[attr-defined]
+own_number.version = 1  # type: ignore[attr-defined]
+
+
+def options(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "policy": answering(numbered),
+        "scorers": [own_number],
+        "samples": 4,
+        "out": str(tmp_path / "run"),
+        "retries": 0,
+        **more,
+    }
+
+
+def gradings(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "scores.jsonl").read_text().splitlines()]
+
+
+async def test_each_verdict_of_a_group_lands_on_its_own_rollout_though_they_finish_shuffled(
+    tmp_path: Path,
+) -> None:
+    async def shuffled(request: Request) -> str:
+        await asyncio.sleep(int(request.id[:4], 16) / 0xFFFF / 50)
+        return request.id
+
+    found = await collected(ROWS, **options(tmp_path, policy=answering(shuffled), concurrency=12))
+    assert len(found) == 12
+    for rollout in [*found, *windrow.load(tmp_path / "run")]:
+        assert (rollout.grade, rollout.reward, rollout.reply) == ("graded", rollout.sample, rollout.id)
+    assert sorted(len(line["members"]) for line in gradings(tmp_path / "run")) == [4, 4, 4]
+
+
+def failing_once(sample_text: str) -> Callable[[Request], str]:
+    """A policy that fails for one rollout until it is told to stop."""
+
+    def answer(request: Request) -> str:
+        if answer.fails and answer.victim in (None, request.id):  # type: ignore[attr-defined]
+            answer.victim = request.id  # type: ignore[attr-defined]
+            raise InfraError("down", again=False)
+        return request.id
+
+    answer.fails, answer.victim = True, None  # type: ignore[attr-defined]
+    return answer
+
+
+async def test_a_missing_member_holds_its_group_back_and_is_refilled_alone(tmp_path: Path) -> None:
+    policy = failing_once("a")
+    given = options(tmp_path, policy=answering(policy))
+    first = await collected(ROWS, **given)
+    assert sorted(rollout.grade for rollout in first) == ["graded"] * 8 + ["none"] + ["pending"] * 3
+    policy.fails = False  # type: ignore[attr-defined]
+    second = await collected(ROWS, **given)
+    assert [rollout.id for rollout in second] == [policy.victim]  # type: ignore[attr-defined]
+    assert all(r.grade == "graded" and r.reward == r.sample for r in windrow.load(tmp_path / "run"))
+    assert sorted(len(line["members"]) for line in gradings(tmp_path / "run")) == [4, 4, 4]
+
+
+async def test_min_group_judges_what_is_there_and_a_refilled_group_is_judged_anew(tmp_path: Path) -> None:
+    policy = failing_once("a")
+    given = options(tmp_path, policy=answering(policy), min_group=0.75)
+    await collected(ROWS, **given)
+    partial = list(windrow.load(tmp_path / "run"))
+    assert sorted(rollout.grade for rollout in partial) == ["graded"] * 11 + ["none"]
+    assert all(rollout.reward == rollout.sample for rollout in partial if rollout.grade == "graded")
+    policy.fails = False  # type: ignore[attr-defined]
+    await collected(ROWS, **given)
+    assert [line["unit"] for line in gradings(tmp_path / "run")].count(partial[0].group) <= 2
+    assert sorted(len(line["members"]) for line in gradings(tmp_path / "run")) == [3, 4, 4, 4]
+    assert all(r.grade == "graded" and r.reward == r.sample for r in windrow.load(tmp_path / "run"))
+
+
+async def test_a_larger_k_judges_the_groups_that_it_touches_anew_and_no_other(tmp_path: Path) -> None:
+    def size(group: RolloutGroup) -> dict[tuple[str, int], float]:
+        return dict.fromkeys((rollout.key for rollout in group.rollouts), float(len(group.rollouts)))
+
+    size.unit, size.version = "group", 1  # type: ignore[attr-defined]
+    given = options(tmp_path, scorers=[size], samples=2)
+    await collected(ROWS, **given)
+    assert {rollout.reward for rollout in windrow.load(tmp_path / "run")} == {2.0}
+    await collected(ROWS, **{**given, "samples": 3, "limit": 2})
+    by_task = {rollout.task.key: rollout.reward for rollout in windrow.load(tmp_path / "run")}
+    assert by_task == {"a": 3.0, "b": 3.0, "c": 2.0}
+    assert len(gradings(tmp_path / "run")) == 5
+
+
+async def test_a_group_grading_counts_only_while_its_members_are_the_final_attempts(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    await collected(ROWS, **given)
+    broken = tmp_path / "run" / "scores.jsonl"
+    before = broken.read_bytes()
+    await collected(ROWS, **given, redo="sample=1")
+    assert all(rollout.reward == rollout.sample for rollout in windrow.load(tmp_path / "run"))
+    assert len(gradings(tmp_path / "run")) == 6
+    broken.write_bytes(before)  # as if it had been killed before it was graded again
+    stale = list(windrow.load(tmp_path / "run"))
+    assert {rollout.grade for rollout in stale} == {"pending"}
+    assert {rollout.reward for rollout in stale} == {None}
+    assert await collected(ROWS, **given) == []
+    assert all(rollout.reward == rollout.sample for rollout in windrow.load(tmp_path / "run"))
+
+
+async def test_groups_that_were_never_judged_are_judged_by_the_next_call_and_given_out(
+    tmp_path: Path,
+) -> None:
+    given = options(tmp_path)
+    await collected(ROWS, **given)
+    (tmp_path / "run" / "scores.jsonl").write_bytes(b"")
+    groups: list[Any] = await collected(ROWS, **given, groups=True)
+    assert sorted(group.task.key for group in groups) == ["a", "b", "c"]
+    assert {group.rewards for group in groups} == {(0.0, 1.0, 2.0, 3.0)}
+
+
+class Dialogue(Env):
+    version = 1
+
+    async def reset(self, task: Any) -> Observation:
+        self.left = 3
+        return Observation([{"role": "user", "content": task["prompt"]}])
+
+    async def step(self, reply: Any, results: Any) -> Step:
+        self.left -= 1
+        return Step(messages=[{"role": "user", "content": "Go on."}], done=not self.left)
+
+    @classmethod
+    async def score_group(cls, settings: Any, group: RolloutGroup, ctx: Any) -> Any:
+        assert all(len(rollout.turns) == 3 for rollout in group.rollouts)
+        return {rollout.key: Score(rollout.sample / 10) for rollout in group.rollouts}
+
+
+async def test_an_environment_scores_groups_of_several_turns_itself(tmp_path: Path) -> None:
+    found = await collected(ROWS, **options(tmp_path, scorers=None, env=Dialogue))
+    assert [rollout.reward for rollout in found] == [rollout.sample / 10 for rollout in found]
+    assert {score for rollout in found for score in rollout.scores} == {"env"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "message"),
+    [
+        (lambda group: {}, "gave no verdict"),
+        (lambda group: {("x", 1): 1.0}, "not in the group"),
+        (lambda group: [1.0] * 4, "expected a dict"),
+        (lambda group: {rollout.key: float("nan") for rollout in group.rollouts}, "finite"),
+    ],
+)
+async def test_a_group_scorer_that_answers_amiss_fails_the_grading_and_nothing_is_guessed(
+    tmp_path: Path, verdict: Any, message: str
+) -> None:
+    def amiss(group: RolloutGroup) -> Any:
+        return verdict(group)
+
+    amiss.unit = "group"  # type: ignore[attr-defined]
+    found = await collected(ROWS[:1], **options(tmp_path, scorers=[amiss]))
+    assert {(rollout.grade, rollout.reward) for rollout in found} == {("failed", None)}
+    assert all(rollout.error is not None and message in rollout.error.message for rollout in found)
+
+
+async def test_a_member_that_a_group_scorer_does_not_apply_to_is_not_asked_about_again(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+
+    def odd_only(group: RolloutGroup) -> Any:
+        asked.append(group.id)
+        return {r.key: (1.0 if r.sample % 2 else None) for r in group.rollouts}
+
+    odd_only.unit, odd_only.version = "group", 1  # type: ignore[attr-defined]
+    found = await collected(ROWS, **options(tmp_path, scorers=[odd_only]))
+    assert {(r.sample % 2, r.grade, r.reward) for r in found} == {(0, "none", None), (1, "graded", 1.0)}
+    await collected(ROWS, **options(tmp_path, scorers=[odd_only]))
+    assert len(asked) == 3
+
+
+async def test_workers_collect_and_the_parent_judges_the_groups(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    found = await collected(
+        tasks,
+        **options(
+            tmp_path,
+            policy=None,
+            model="scripted:tests.unit.test_group_grading:numbered",
+            scorers=["tests.unit.test_group_grading:own_number"],
+            workers=2,
+            concurrency=4,
+        ),
+    )
+    assert len(found) == 12
+    assert all(rollout.reward == rollout.sample for rollout in found)
+
+
+async def test_a_share_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="min_group"):
+        await collected(ROWS, **options(tmp_path, min_group=0))
