@@ -10,8 +10,16 @@ from typing import Any
 import windrow
 from tests.collecting import answering, collected
 from tests.serving import ModelServer
-from windrow import Rollout
-from windrow.records import Grading, decode_grading
+from tests.stores import make_rollout
+from windrow import Rollout, RolloutGroup
+from windrow.config import ScorerConfig
+from windrow.engine.world import Model
+from windrow.grade.grader import Grader
+from windrow.grade.judges import Judges
+from windrow.grade.scorers import make_scorer
+from windrow.policies.base import Request
+from windrow.policies.scripted import CallablePolicy
+from windrow.records import Grading, Message, decode_grading
 
 JUDGE_NO_WAIT = ["judge.backoff_s=0", "judge.call_retries=1", "judge.max_outage_s=0"]
 
@@ -49,3 +57,70 @@ def asked(body: Mapping[str, Any]) -> str:
 
 def values(rollout: Rollout) -> dict[str, float]:
     return {name: score.value for name, score in rollout.scores.items()}
+
+
+# -- groups, judged by themselves
+
+
+def member(sample: int, reply: str, *turns: str, name: str = "task", **changes: Any) -> Rollout:
+    """Sample number `sample` of a task, whose last reply is `reply`; `turns` are what was said before, one after the
+    other: a reply, an observation, a reply, …"""
+    said = [Message(role="user", content="What is a windrow?", origin="task")]
+    for number, text in enumerate(turns):
+        policy = number % 2 == 0
+        said.append(
+            Message(role="assistant", content=text, origin="policy")
+            if policy
+            else Message(role="user", content=text, origin="env")
+        )
+    said.append(Message(role="assistant", content=reply, origin="policy"))
+    return make_rollout(name, sample=sample, messages=tuple(said), **changes)
+
+
+def group_of(*members: Rollout) -> RolloutGroup:
+    return RolloutGroup(id=members[0].group, task=members[0].task, rollouts=members)
+
+
+class _Kept:
+    """A log of gradings in memory."""
+
+    def __init__(self) -> None:
+        self.gradings: list[Grading] = []
+
+    async def commit(self, grading: Grading) -> None:
+        self.gradings.append(grading)
+
+
+async def grade_group(
+    group: RolloutGroup,
+    scorer: str | Any,
+    settings: Mapping[str, Any] | None = None,
+    judge: Callable[[Request], Any] | None = None,
+) -> Grading:
+    """The grading of a group by one scorer, by name or as it is, whose judge says what the function makes of the
+    request."""
+    made = (
+        make_scorer(ScorerConfig(name=scorer, settings=dict(settings or {})))
+        if isinstance(scorer, str)
+        else scorer
+    )
+    models = (
+        {}
+        if judge is None
+        else {made.name: {"judge": Model(CallablePolicy(judge, name="judge"), {}, 0, 0.0)}}
+    )
+    log = _Kept()
+    grader = Grader(
+        [made], Judges(models, call_timeout_s=60), log, fingerprint="f", generation=1, timeout_s=60
+    )
+    [grading] = await grader.grade_group(group, [made.name])
+    assert log.gradings == [grading]
+    return grading
+
+
+def by_sample(group: RolloutGroup, grading: Grading, name: str) -> dict[int, float | None]:
+    """What each sample was given under this name, by the attempt that the grading names."""
+    assert grading.error is None, grading.error.message
+    samples = {rollout.key: rollout.sample for rollout in group.rollouts}
+    given = zip(grading.members, grading.scores, strict=True)
+    return {samples[key]: scores[name].value if name in scores else None for key, scores in given}

@@ -47,3 +47,22 @@ def test_the_rubric_example_grades_what_the_judge_says_and_fails_what_it_does_no
             assert rollout.error is not None
             assert (rollout.reward, rollout.error.kind) == (None, "unreadable_judgement")
     assert done.code == (0 if all(rollout.grade == "graded" for rollout in rollouts) else 1), done.err
+
+
+def test_the_preference_example_compares_every_pair_of_the_ring_in_both_orders(project: Project) -> None:
+    command = ["collect", "--config", "examples/preference.yaml", "--model", "local", "--out", "run"]
+    done = project.windrow(*command, "--max-tokens", "16", "--limit", "1")
+    rollouts = project.rollouts()
+    assert [rollout.sample for rollout in rollouts] == [0, 1, 2]
+    [grading] = gradings(project.run)
+    pairs = {str(judgement.about).partition(",")[0] for judgement in grading.judgements}
+    assert pairs == {"sample 0 vs sample 1", "sample 1 vs sample 2", "sample 0 vs sample 2"}
+    assert done.code == (0 if grading.error is None else 1), done.err
+    for rollout in rollouts:
+        assert rollout.grade == ("graded" if grading.error is None else "failed")
+        if rollout.grade == "graded":
+            assert rollout.reward is not None
+            assert -1 <= rollout.reward <= 1
+            assert rollout.metrics["preference.matches"] == 2
+        else:
+            assert (rollout.reward, rollout.scores) == (None, {})

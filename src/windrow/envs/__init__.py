@@ -23,12 +23,20 @@ __all__ = [
 def find_env(name: str) -> type[BaseEnv]:
     """The environment class called `name`: built in, `module:Class`, or an entry point."""
     from windrow.envs.chat import Chat
+    from windrow.envs.preference import Preference
     from windrow.envs.problem import Problem
     from windrow.envs.prompt import Prompt
     from windrow.envs.rubric import Rubric
     from windrow.envs.tool import ToolUse
 
-    built_in = {"problem": Problem, "prompt": Prompt, "chat": Chat, "tool": ToolUse, "rubric": Rubric}
+    built_in = {
+        "problem": Problem,
+        "prompt": Prompt,
+        "chat": Chat,
+        "tool": ToolUse,
+        "rubric": Rubric,
+        "preference": Preference,
+    }
     found = resolve("env", name, built_in)
     if not (isinstance(found, type) and issubclass(found, Env)):
         raise UsageError(f"env {name!r} is not a class derived from windrow.Env")

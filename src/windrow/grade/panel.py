@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from windrow.config import PolicyConfig, nearest
+from windrow.errors import ScorerError
 from windrow.grade.base import BaseScorer
 from windrow.records import Json
 from windrow.tasks.prompts import PromptTemplate, text_template
@@ -20,7 +21,7 @@ JUDGE = "judge"
 
 
 class JudgingScorer(BaseScorer):
-    """A scorer that cannot do without a judge: the run's, or those that its setting `judges` lists."""
+    """A scorer that cannot do without a judge: the run's, or those that its settings name (`judge`, `judges`)."""
 
     after_commit = True
 
@@ -45,7 +46,7 @@ class JudgingScorer(BaseScorer):
     @classmethod
     def identity(cls, settings: Mapping[str, Json]) -> Json:
         """The judges count as models: what they are, not where they are served."""
-        return {key: value for key, value in settings.items() if key != "judges"}
+        return {key: value for key, value in settings.items() if key not in ("judge", "judges")}
 
 
 def read_settings(settings: Mapping[str, Json], kind: type[S]) -> S:
@@ -62,6 +63,18 @@ def read_settings(settings: Mapping[str, Json], kind: type[S]) -> S:
 def template_of(prompt: str | None) -> PromptTemplate | None:
     """The setting `prompt`, read."""
     return None if prompt is None else text_template(prompt, name="prompt")
+
+
+def question(
+    template: PromptTemplate | None, text: str, given: Mapping[str, Json], scorer: str
+) -> list[dict[str, Any]]:
+    """What a judge is asked: `text`, or what the template of the settings makes of what is `given`."""
+    if template is None:
+        return [{"role": "user", "content": text}]
+    try:
+        return template.messages(given)
+    except ValueError as problem:
+        raise ScorerError(f"scorer {scorer!r}: {problem}", retryable=False) from None
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

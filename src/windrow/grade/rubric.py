@@ -17,9 +17,9 @@ from windrow.config import PolicyConfig
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
-from windrow.grade.panel import JudgingScorer, read_settings, template_of, together
+from windrow.grade.panel import JudgingScorer, question, read_settings, template_of, together
 from windrow.grade.readings import Mark, exactly, json_object, mark_of, read_mark
-from windrow.grade.showing import Shows, answer_of, framed, opening_of, reply_of
+from windrow.grade.showing import Shows, answer_of, as_text, framed, opening_of, reply_of
 from windrow.records import Json, RecordedScore, Task
 from windrow.tasks.rubrics import (
     CUT_OFF,
@@ -117,9 +117,9 @@ class RubricScorer(JudgingScorer):
         async def asked(criterion: Criterion) -> Mark:
             extract = criterion.extract or self._set.extract or TAGGED
             form = criterion.format or self._set.format or form_of(criterion, extract)
-            question = _ONE.format(criterion=criterion.text, format=form)
+            text = _ONE.format(criterion=criterion.text, format=form)
             return await ctx.ask(
-                self._messages(episode, question, form, [criterion]),
+                self._messages(episode, text, form, [criterion]),
                 partial(read_mark, extract=extract, scale=criterion.scale),
                 about=self._about(f"criterion {criterion.name}", judge),
                 judge=judge,
@@ -152,29 +152,23 @@ class RubricScorer(JudgingScorer):
         )
 
     def _messages(
-        self, episode: Episode, question: str, form: str, criteria: Sequence[Criterion]
+        self, episode: Episode, asked: str, form: str, criteria: Sequence[Criterion]
     ) -> list[dict[str, Any]]:
         opening = opening_of(episode.messages)
         answer = answer_of(episode.messages, self._set.shows, called="the reply")
         material, marker = framed([*opening, *answer])
-        if self._prompt is None:
-            return [
-                {"role": "user", "content": f"{_MATERIAL.format(marker=marker)}\n\n{material}\n\n{question}"}
-            ]
         given = {
             "task": episode.task.data or {},
             "material": material,
             "marker": marker,
-            "conversation": "\n\n".join(f"{who}: {text}" for who, text in opening),
+            "conversation": as_text(opening),
             "reply": reply_of(episode.messages),
             "criterion": "\n".join(criterion.text for criterion in criteria),
             "criteria": [{"name": c.name, "criterion": c.text, "range": _range(c)} for c in criteria],
             "format": form,
         }
-        try:
-            return self._prompt.messages(given)
-        except ValueError as problem:
-            raise ScorerError(f"scorer {self.name!r}: {problem}", retryable=False) from None
+        text = f"{_MATERIAL.format(marker=marker)}\n\n{material}\n\n{asked}"
+        return question(self._prompt, text, given, self.name)
 
     def _about(self, what: str, judge: str) -> str:
         return what if len(self.panel) == 1 else f"{what}, {judge}"

@@ -36,6 +36,9 @@ BUILT_IN: dict[str, tuple[Judge, tuple[str, ...]]] = {
 # Scorers that are classes, imported when they are named: module:Class(name, weight, settings).
 CLASSES = {
     "rubric": "windrow.grade.rubric:RubricScorer",
+    "preference": "windrow.grade.preference:PreferenceScorer",
+    "relative": "windrow.grade.relative:RelativeScorer",
+    "best-of-n": "windrow.grade.best:BestOfN",
 }
 FORMAT_WEIGHT = "format_weight"
 

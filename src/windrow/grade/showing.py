@@ -62,6 +62,11 @@ def answer_of(messages: Sequence[Message], shows: Shows, *, called: str) -> list
     return [(f"{called}, {role}", text_of(message)) for role, message in said]
 
 
+def as_text(sections: Sequence[Section]) -> str:
+    """The sections as plain text, for a prompt of the user's own."""
+    return "\n\n".join(f"{who}: {text}" for who, text in sections)
+
+
 def framed(sections: Sequence[Section]) -> tuple[str, str]:
     """(the material between its markers, the marker)."""
     marker = digest([list(section) for section in sections])[:MARKER_CHARS]

@@ -1,0 +1,13 @@
+"""`preference`: a `problem` whose replies a judge compares, two by two, within the group.
+
+The settings are those of the scorer `preference`, which it brings. A tinker row's `convo` is taken for `messages`.
+"""
+
+from __future__ import annotations
+
+from windrow.envs.judged import Judged
+
+
+class Preference(Judged):
+    name = "preference"
+    version = 1
