@@ -36,6 +36,7 @@ _HOMES = {
     "collect": "windrow.collector",
     "export": "windrow.exports.run",
     "load": "windrow.store.read",
+    "rescore": "windrow.rescoring",
     "run_examples": "windrow.collector",
     "tool": "windrow.tools",
 }
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from windrow.records import RolloutGroup as RolloutGroup
     from windrow.records import Score as Score
     from windrow.records import Task as Task
+    from windrow.rescoring import rescore as rescore
     from windrow.store.read import load as load
     from windrow.tools import Tool as Tool
     from windrow.tools import ToolStop as ToolStop

@@ -18,6 +18,7 @@ from windrow.version import __version__
 
 COMMANDS = {
     "collect": "run tasks, record and grade every attempt",
+    "rescore": "judge a run's rollouts again",
     "show": "show rollouts, or one transcript",
     "replay": "play a rollout again with its recorded replies",
     "stats": "numbers of a run, with their denominators",

@@ -22,7 +22,9 @@ HELD_UP_S = 1.0  # for so long may the loop leave a signal lying
 
 
 class Signals:
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, what: str = "rollouts") -> None:
+        """`what` is running when a signal comes."""
+        self._what = what
         self.received: list[signal.Signals] = []
         self._say = say
         self._began = 0.0
@@ -74,7 +76,9 @@ class Signals:
             control.cancel()
         else:
             self._began = time.monotonic()
-            self._say(f"stopping: {running} running rollouts are finished first (Ctrl-C again cancels them)")
+            self._say(
+                f"stopping: {running} running {self._what} are finished first (Ctrl-C again cancels them)"
+            )
             control.stop()
 
     def _insist(self, number: signal.Signals, frame: FrameType | None) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from windrow.engine.cancel import is_ours
 from windrow.engine.episode import within
 from windrow.engine.recorder import shown_episode
-from windrow.engine.world import AnyScorer, GroupScorer, Verdict
+from windrow.engine.world import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.envs import Episode
 from windrow.errors import ScorerError, error_record
 from windrow.grade.judges import Hearing, Judges
@@ -39,7 +39,13 @@ class Grader:
         generation: int,
         timeout_s: float,
     ) -> None:
-        self._scorers = {scorer.name: scorer for scorer in scorers}
+        self._scorers: dict[str, Scorer] = {}
+        self._group_scorers: dict[str, GroupScorer] = {}
+        for scorer in scorers:
+            if isinstance(scorer, GroupScorer):
+                self._group_scorers[scorer.name] = scorer
+            else:
+                self._scorers[scorer.name] = scorer
         self._judges = judges
         self._log = log
         self._fingerprint = fingerprint
@@ -48,39 +54,34 @@ class Grader:
 
     async def grade(self, rollout: Rollout, names: Sequence[str]) -> list[Grading]:
         """Have these scorers judge a rollout; those that judge groups are left out."""
-        found: list[Grading] = []
-        for name in names:
-            scorer = self._scorers[name]
-            if isinstance(scorer, GroupScorer):
-                continue
 
-            async def judged(hearing: Hearing, scorer: AnyScorer = scorer) -> Verdicts:
-                assert not isinstance(scorer, GroupScorer)
-                return {rollout.key: await scorer.judge(_episode(rollout), hearing)}
+        async def judged(hearing: Hearing, name: str) -> Verdicts:
+            return {rollout.key: await self._scorers[name].judge(_episode(rollout), hearing)}
 
-            found.append(await self._graded(rollout.id, (rollout,), name, judged))
-        return found
+        return [
+            await self._graded(rollout.id, (rollout,), name, judged)
+            for name in names
+            if name in self._scorers
+        ]
 
     async def grade_group(self, group: RolloutGroup, names: Sequence[str]) -> list[Grading]:
         """Have these scorers judge a group; those that judge rollouts are left out."""
-        found: list[Grading] = []
-        for name in names:
-            scorer = self._scorers[name]
-            if not isinstance(scorer, GroupScorer):
-                continue
 
-            async def judged(hearing: Hearing, scorer: GroupScorer = scorer) -> Verdicts:
-                return _checked(await scorer.judge_group(group, hearing), group, scorer.name)
+        async def judged(hearing: Hearing, name: str) -> Verdicts:
+            return _checked(await self._group_scorers[name].judge_group(group, hearing), group, name)
 
-            found.append(await self._graded(group.id, group.rollouts, name, judged))
-        return found
+        return [
+            await self._graded(group.id, group.rollouts, name, judged)
+            for name in names
+            if name in self._group_scorers
+        ]
 
     async def _graded(
         self,
         unit: str,
         members: Sequence[Rollout],
         name: str,
-        judged: Callable[[Hearing], Awaitable[Verdicts]],
+        judged: Callable[[Hearing, str], Awaitable[Verdicts]],
     ) -> Grading:
         hearing = self._judges.hearing(name)
         verdicts: Verdicts = {}
@@ -90,7 +91,7 @@ class Grader:
                 raise ScorerError(
                     "the rollout was recorded without its messages (capture: none)", retryable=False
                 )
-            verdicts = await self._in_time(judged(hearing), name)
+            verdicts = await self._in_time(judged(hearing, name), name)
         except BaseException as problem:  # a scorer's failure is a grading that failed, never a lost run
             if is_ours(problem):
                 raise

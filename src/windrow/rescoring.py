@@ -8,6 +8,7 @@ Killed at any moment, the same call judges what is missing.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -62,8 +63,8 @@ class RescoreProgress(msgspec.Struct):
     judged: int = 0
     failed: int = 0
     tokens: int = 0
-    reward_sum: float = 0.0
-    rewards: int = 0
+    in_flight: int = 0
+    example: str = ""  # why the first one failed
 
 
 class Rescored(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +73,19 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     judged: int
     failed: int
+    example: str  # why the first of them failed
     whole: bool  # every rollout of the run has its verdicts
     active: bool
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which a run was graded."""
+
+    number: int
+    active: bool
+    scorers: tuple[str, ...]
+    gradings: int  # in scores.jsonl; what scorers said before the commit stands in the rollouts themselves
+    failed: int
 
 
 async def rescore(
@@ -126,6 +138,38 @@ def use_generation(run: str | Path, number: int) -> Fingerprint:
         directory.close()
 
 
+def generations(run: str | Path) -> list[Generation]:
+    """How a run was graded, by number."""
+    reader = RunReader(run)
+    counts: Counter[int] = Counter()
+    failed: Counter[int] = Counter()
+    for _, head in reader.lines(_decode_head, name="scores"):
+        counts[head.generation] += 1
+        failed[head.generation] += head.error is not None
+    active = reader.manifest.grading
+    return [
+        Generation(
+            number=known.generation,
+            active=active is not None and known.generation == active.generation,
+            scorers=tuple(entry["name"] for entry in known.of.get("scorers") or ()),
+            gradings=counts[known.generation],
+            failed=failed[known.generation],
+        )
+        for known in generations_of(reader.manifest)
+    ]
+
+
+class _GradingHead(msgspec.Struct, gc=False):
+    unit: str
+    members: tuple[tuple[str, int], ...]
+    scorer: str
+    generation: int
+    error: ErrorRecord | None = None
+
+
+_decode_head = msgspec.json.Decoder(_GradingHead).decode
+
+
 class Rescoring:
     """A rescore of one run, which is locked meanwhile."""
 
@@ -147,6 +191,8 @@ class Rescoring:
         self.loaded = _loaded(before, files, options, sets)
         self._redactor = Redactor()
         self._scorers = _scorers(before, self.loaded, functions, anew="scorers" in options)
+        self._together = [scorer.name for scorer in self._scorers if isinstance(scorer, GroupScorer)]
+        self._alone = [scorer.name for scorer in self._scorers if scorer.name not in self._together]
         self._models = scorer_models(self._scorers, self.loaded.run, self._redactor)
         grading = grading_of(self._scorers, self._models)
         if grading is None:
@@ -268,7 +314,9 @@ class Rescoring:
             for unit in units:
                 if control.stopping:
                     return
+                progress.in_flight += 1
                 await self._judge(unit, grader, done, gradings, progress)
+                progress.in_flight -= 1
                 if on_progress is not None:
                     on_progress(progress)
 
@@ -288,10 +336,9 @@ class Rescoring:
         progress: RescoreProgress,
     ) -> None:
         """A rollout, or a group: its rollouts one by one, then all together."""
-        names = [scorer.name for scorer in self._scorers if not isinstance(scorer, GroupScorer)]
         seen: list[Rollout] = []
         for rollout in unit:
-            wanted = [name for name in names if not done.has(name, rollout.key)]
+            wanted = [name for name in self._alone if not done.has(name, rollout.key)]
             made = await grader.grade(rollout, wanted)
             _count(progress, made)
             seen.append(
@@ -301,16 +348,12 @@ class Rescoring:
             return
         group = RolloutGroup(id=seen[0].group, task=seen[0].task, rollouts=tuple(seen))
         members = tuple(rollout.key for rollout in seen)
-        for name in (scorer.name for scorer in self._scorers if isinstance(scorer, GroupScorer)):
+        for name in self._together:
             if not done.has(name, members):
                 made = await grader.grade_group(group, (name,))
                 _count(progress, made)
                 folded = tuple(self._folded(rollout, made) for rollout in group.rollouts)
                 group = msgspec.structs.replace(group, rollouts=folded)
-
-    @property
-    def _together(self) -> bool:
-        return any(isinstance(scorer, GroupScorer) for scorer in self._scorers)
 
     def _folded(self, rollout: Rollout, gradings: Sequence[Grading]) -> Rollout:
         expected = expected_scorers(self._target.of, rollout.env)
@@ -363,17 +406,10 @@ class Rescoring:
             generation=self._target.generation,
             judged=progress.judged,
             failed=progress.failed,
+            example=self._redactor.text(progress.example),
             whole=whole,
             active=active,
         )
-
-
-class _GradingHead(msgspec.Struct, gc=False):
-    unit: str
-    members: tuple[tuple[str, int], ...]
-    scorer: str
-    generation: int
-    error: ErrorRecord | None = None
 
 
 class _Done:
@@ -381,8 +417,7 @@ class _Done:
 
     def __init__(self, reader: RunReader, mark: Rescore) -> None:
         self._index = Index("I")
-        decode = msgspec.json.Decoder(_GradingHead).decode
-        for place, head in reader.lines(decode, name="scores"):
+        for place, head in reader.lines(_decode_head, name="scores"):
             if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
                 continue
             alone = len(head.members) == 1 and head.members[0][0] == head.unit
@@ -396,7 +431,9 @@ class _Done:
 def _count(progress: RescoreProgress, gradings: Sequence[Grading]) -> None:
     for grading in gradings:
         progress.judged += len(grading.members)
-        progress.failed += grading.error is not None
+        if grading.error is not None:
+            progress.failed += 1
+            progress.example = progress.example or grading.error.message
         if grading.usage is not None:
             progress.tokens += grading.usage.prompt_tokens + grading.usage.completion_tokens
 

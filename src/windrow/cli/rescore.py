@@ -1,0 +1,165 @@
+"""Judge the rollouts of a run again, from the record: no policy is asked, and no rollout is run again.
+
+windrow rescore RUN --scorer my_module:my_scorer     # a new generation of verdicts, beside the old one
+windrow rescore RUN --failed-only                    # only what could not be judged
+windrow rescore RUN --list                           # the generations; --use N makes another the active one
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from windrow.cli.collect import BUDGET_EXIT, add_judge_arguments
+from windrow.cli.figures import duration, percent
+from windrow.cli.signals import Signals
+from windrow.cli.text import shorten
+from windrow.config import OPTIONS
+from windrow.engine.control import Control
+from windrow.engine.loop import run_loop
+from windrow.errors import UsageError
+from windrow.rescoring import Generation, Rescored, RescoreProgress, generations, rescore, use_generation
+
+PROGRESS_S = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="a run directory")
+    group = parser.add_argument_group("how they are judged")
+    group.add_argument(
+        "--scorer",
+        dest="scorers",
+        action="append",
+        metavar="NAME[=WEIGHT]",
+        help="in place of the run's own; repeats",
+    )
+    add_judge_arguments(group)
+    group.add_argument("--score-timeout", type=float, metavar="S", help="seconds for one grading (60)")
+    group.add_argument("--config", action="append", default=[], metavar="FILE", help="YAML; repeats")
+    group.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="such as judge.sampling.temperature=0"
+    )
+    group = parser.add_argument_group("which rollouts")
+    group.add_argument("--where", metavar="WHERE", help="such as reward=0,task.source=gsm8k")
+    group.add_argument("--failed-only", action="store_true", help="only what has no verdict yet")
+    group = parser.add_argument_group("generations")
+    group.add_argument("--list", action="store_true", help="list them")
+    group.add_argument("--use", type=int, metavar="N", help="make this one the active one")
+    group.add_argument(
+        "--no-activate", dest="activate", action="store_false", help="leave the active one as it is"
+    )
+    group = parser.add_argument_group("run")
+    group.add_argument("--budget-tokens", type=int, metavar="N", help="stop when the judge has used so many")
+    group.add_argument("--budget-cost", type=float, metavar="C", help="stop when it has cost so much")
+    group.add_argument("--budget-seconds", type=float, metavar="S", help="stop after so long")
+    group.add_argument(
+        "--no-lock", dest="lock", action="store_false", default=None, help="do not lock the run"
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.list:
+        print(_listed(generations(arguments.run)))
+        return 0
+    if arguments.use is not None:
+        chosen = use_generation(arguments.run, arguments.use)
+        names = ", ".join(entry["name"] for entry in chosen.of.get("scorers") or ())
+        print(f"{arguments.run}: generation {chosen.generation} is active ({names})")
+        return 0
+    options = {name: getattr(arguments, name) for name in OPTIONS if hasattr(arguments, name)}
+    scorers = options.pop("scorers")
+    signals = Signals(_say, what="gradings")
+    control = Control()
+    progress = _Progress(quiet=arguments.quiet)
+
+    async def whole() -> Rescored:
+        with signals.watch(control, lambda: progress.in_flight):
+            return await rescore(
+                arguments.run,
+                scorers=scorers,
+                where=arguments.where,
+                failed_only=arguments.failed_only,
+                config=arguments.config,
+                sets=arguments.set,
+                activate=arguments.activate,
+                control=control,
+                on_progress=progress,
+                on_warning=lambda text: _say(f"warning: {text}"),
+                **options,
+            )
+
+    try:
+        found = run_loop(whole())
+    except KeyboardInterrupt:
+        return signals.exit_code or 130
+    print(_text(arguments.run, found, control))
+    if signals.exit_code is not None:
+        return signals.exit_code
+    if control.reason == "budget":
+        return BUDGET_EXIT
+    return 1 if found.failed or control.stopping else 0
+
+
+def _text(run: str, found: Rescored, control: Control) -> str:
+    lines = [f"{run}: {found.judged:,} gradings, generation {found.generation}"]
+    if found.failed:
+        lines.append(
+            f"{found.failed:,} failed, such as: {shorten(found.example, 200)}\nThe same command judges them again"
+        )
+    if control.stopping:
+        lines.append(f"not finished ({control.why or 'stopped'}): the same command continues")
+    if found.active:
+        lines.append(f"generation {found.generation} is active: windrow stats {run}")
+    else:
+        lines.append(
+            f"generation {found.generation} is not active; make it so with: "
+            f"windrow rescore {run} --use {found.generation}"
+        )
+    return "\n".join(lines)
+
+
+def _listed(found: list[Generation]) -> str:
+    if not found:
+        raise UsageError("the run is graded by no scorers")
+    rows = [("generation", "scorers", "gradings", "failed")]
+    rows += [
+        (
+            f"{'*' if one.active else ' '} {one.number}",
+            ", ".join(one.scorers),
+            f"{one.gradings:,}",
+            f"{one.failed:,}",
+        )
+        for one in found
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class _Progress:
+    """A line on standard error every few seconds; on a terminal it is written in place."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.in_flight = 0
+        self._quiet = quiet
+        self._started = time.monotonic()
+        self._next = self._started + PROGRESS_S
+
+    def __call__(self, progress: RescoreProgress) -> None:
+        self.in_flight = progress.in_flight
+        now = time.monotonic()
+        if self._quiet or now < self._next:
+            return
+        self._next = now + PROGRESS_S
+        rate = progress.read / (now - self._started)
+        left = duration((progress.total - progress.read) / rate) if rate else "?"
+        failed = f", {progress.failed:,} failed" if progress.failed else ""
+        _say(
+            f"{percent(progress.read, progress.total):3}%  {progress.read:,}/{progress.total:,} rollouts  "
+            f"{progress.judged:,} gradings{failed}  {rate:,.0f}/s  {left} to go"
+        )

@@ -1,0 +1,212 @@
+"""What is recorded is judged again: generations side by side, one of them active, nothing judged twice after a crash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow
+from tests.collecting import answering, collected
+from windrow import RolloutGroup, Task
+from windrow.cli.main import main
+from windrow.engine.control import Control
+from windrow.errors import UsageError
+from windrow.policies import Request
+from windrow.rescoring import RescoreProgress, generations, use_generation
+
+ROWS = [{"id": f"t{n}", "prompt": f"Say {n}.", "answer": str(n)} for n in range(6)]
+
+
+def answer(request: Request) -> str:
+    return request.messages[-1].text.removeprefix("Say ").removesuffix(".")
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> Path:
+    await collected(ROWS, policy=answering(answer), samples=2, out=str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def rewards(run: Path) -> list[float | None]:
+    return [rollout.reward for rollout in windrow.load(run)]
+
+
+def gradings(run: Path) -> list[dict[str, Any]]:
+    file = run / "scores.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def half(task: Task, reply: str) -> float:
+    return 0.5
+
+
+async def test_new_scorers_make_a_generation_that_becomes_active_and_the_old_one_can_be_chosen_again(
+    run: Path,
+) -> None:
+    log = (run / "rollouts.jsonl").read_bytes()
+    found = await windrow.rescore(run, scorers=[half])
+    assert (found.generation, found.judged, found.failed, found.active) == (2, 12, 0, True)
+    assert rewards(run) == [0.5] * 12
+    assert (run / "rollouts.jsonl").read_bytes() == log
+    use_generation(run, 1)
+    assert rewards(run) == [1.0] * 12
+    assert (
+        json.loads((run / "metrics.json").read_text())["agents"][0]["agent_metrics"]["reward"]["value"] == 1.0
+    )
+    assert [(one.number, one.active, one.gradings) for one in generations(run)] == [
+        (1, True, 0),
+        (2, False, 12),
+    ]
+    with pytest.raises(UsageError, match="no generation 7"):
+        use_generation(run, 7)
+
+
+async def test_a_rescore_that_is_repeated_judges_anew_with_the_code_that_is_there_now(run: Path) -> None:
+    value = 0.25
+
+    def mine(task: Task, reply: str) -> float:
+        return value
+
+    await windrow.rescore(run, scorers=[mine])
+    value = 0.75
+    found = await windrow.rescore(run, scorers=[mine])
+    assert (found.generation, rewards(run)) == (3, [0.75] * 12)
+
+
+async def test_a_rescore_that_was_stopped_goes_on_with_what_is_missing(run: Path) -> None:
+    judged: list[str] = []
+    control = Control()
+
+    def mine(task: Task, reply: str) -> float:
+        judged.append(task.key)
+        if len(judged) == 5:
+            control.stop()
+        return 0.25
+
+    mine.version = 1  # type: ignore[attr-defined]
+    stopped = await windrow.rescore(run, scorers=[mine], control=control)
+    assert (stopped.active, rewards(run)) == (False, [1.0] * 12)
+    before = len(gradings(run))
+    found = await windrow.rescore(run, scorers=[mine])
+    assert (found.generation, found.judged, found.active) == (2, 12 - before, True)
+    assert (len(judged), rewards(run)) == (12, [0.25] * 12)
+
+
+async def test_failed_gradings_keep_the_generation_from_becoming_active_and_are_judged_again_alone(
+    run: Path,
+) -> None:
+    down = True
+
+    def moody(task: Task, reply: str) -> float:
+        if down and task.key == "t3":
+            raise OSError("the judge is down")
+        return 0.5
+
+    found = await windrow.rescore(run, scorers=[moody])
+    assert (found.failed, found.active, found.example) == (2, False, "the judge is down")
+    assert rewards(run) == [1.0] * 12
+    down = False
+    found = await windrow.rescore(run, scorers=[moody])
+    assert (found.generation, found.judged, found.active) == (2, 2, True)
+    assert rewards(run) == [0.5] * 12
+
+
+async def test_failed_only_judges_in_place_what_the_runs_own_scorer_could_not(tmp_path: Path) -> None:
+    down = True
+
+    def moody(task: Task, reply: str) -> float:
+        if down and task.key in ("t1", "t4"):
+            raise OSError("down")
+        return 0.5
+
+    out = tmp_path / "run"
+    await collected(ROWS, policy=answering(answer), out=str(out), scorers=[moody])
+    assert rewards(out).count(None) == 2
+    down = False
+    with pytest.raises(UsageError, match="--failed-only"):
+        await windrow.rescore(out, scorers=[half], failed_only=True)
+    found = await windrow.rescore(out, scorers=[moody], failed_only=True)
+    assert (found.generation, found.judged, found.active) == (1, 2, True)
+    assert rewards(out) == [0.5] * 6
+
+
+async def test_where_judges_a_part_and_says_that_the_generation_is_not_whole(run: Path) -> None:
+    found = await windrow.rescore(run, scorers=[half], where="task.key=t2")
+    assert (found.judged, found.whole, found.active) == (2, False, False)
+    assert rewards(run) == [1.0] * 12
+    in_place = await windrow.rescore(run, where="task.key=t2")
+    assert (in_place.generation, in_place.judged, in_place.active) == (1, 2, True)
+    with pytest.raises(UsageError, match="no field"):
+        await windrow.rescore(run, where="nonsense=1")
+
+
+def best(group: RolloutGroup) -> dict[tuple[str, int], float]:
+    return {rollout.key: float(rollout.sample + len(group.rollouts)) for rollout in group.rollouts}
+
+
+best.unit, best.version = "group", 1  # type: ignore[attr-defined]
+
+
+async def test_groups_are_judged_again_together(run: Path) -> None:
+    found = await windrow.rescore(run, scorers=[best])
+    assert (found.judged, rewards(run)) == (12, [2.0, 3.0] * 6)
+    assert len(gradings(run)) == 6
+
+
+async def test_a_grading_that_was_rescored_is_continued_by_collect_or_taken_back(run: Path) -> None:
+    await windrow.rescore(run, scorers=["contains"])
+    options = {"policy": answering(answer), "samples": 3, "out": str(run)}
+    with pytest.raises(UsageError, match="--regrade"):
+        await collected(ROWS, **options)
+    await collected(ROWS, scorers=["contains"], **options)
+    assert {tuple(rollout.scores) for rollout in windrow.load(run)} == {("contains", "contains.format")}
+    await collected(ROWS, regrade=True, **options)
+    assert {tuple(rollout.scores) for rollout in windrow.load(run)} == {("number", "number.format")}
+
+
+async def test_what_is_not_a_run_or_has_no_scorers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run"):
+        await windrow.rescore(tmp_path / "nowhere", scorers=[half])
+    assert not (tmp_path / "nowhere").exists()
+    out = tmp_path / "run"
+    await collected([{"prompt": "x"}], policy=answering("y"), out=str(out))
+    with pytest.raises(UsageError, match="--scorer"):
+        await windrow.rescore(out)
+
+
+async def test_progress_counts_up_to_all_rollouts(run: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def look(progress: RescoreProgress) -> None:
+        seen.append((progress.read, progress.total))
+
+    await windrow.rescore(run, scorers=[half], on_progress=look)
+    assert seen[-1] == (12, 12)
+
+
+def test_the_command_lists_chooses_and_says_what_it_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    Path("script.yaml").write_text("replies: [{match: 'Say (\\d+)', reply: '{1}'}]\n")
+    collect = ["collect", "tasks.jsonl", "--model", "scripted:script.yaml", "--out", "run", "--quiet"]
+    assert main(collect) == 0
+    capsys.readouterr()
+    assert main(["rescore", "run", "--scorer", "contains=2"]) == 0
+    assert capsys.readouterr().out == (
+        "run: 6 gradings, generation 2\ngeneration 2 is active: windrow stats run\n"
+    )
+    assert main(["rescore", "run", "--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "generation  scorers   gradings  failed",
+        "  1         number    0         0",
+        "* 2         contains  6         0",
+    ]
+    assert main(["rescore", "run", "--use", "1"]) == 0
+    assert capsys.readouterr().out == "run: generation 1 is active (number)\n"
+    assert main(["rescore", "run", "--scorer", "rubric"]) == 2
+    assert "--judge" in capsys.readouterr().err
