@@ -1,4 +1,4 @@
-"""A user's own functions as scorers: of a rollout, or of a group."""
+"""A user's own functions as scorers: of a rollout, or of a group, also in the form that TRL's trainers call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from windrow.engine.world import AnyScorer, Verdict
 from windrow.envs import BaseEnv, Episode, ScoreContext
 from windrow.errors import ScorerError
 from windrow.grade.base import BaseScorer
+from windrow.grade.entrants import entrants_of
+from windrow.grade.rewards import Logged, arguments, is_reward_function, parameters_of, rewards_of
 from windrow.identity import source_hash
 from windrow.naming import name_of
-from windrow.records import AttemptId, Json, RolloutGroup
+from windrow.records import AttemptId, Json, RolloutGroup, Score
 
 
 class _Function(BaseScorer):
@@ -26,13 +28,13 @@ class _Function(BaseScorer):
         super().__init__(name, weight, settings)
         self.version = getattr(function, "version", None)
         self.source = source_hash(function)
-        self.asks_judge = "ctx" in _parameters(function)
+        self.asks_judge = "ctx" in parameters_of(function)
         self.after_commit = bool(getattr(function, "after_commit", False)) or self.asks_judge
         self._function = function
 
-    async def _called(self, *arguments: Any, ctx: ScoreContext) -> Any:
+    async def _called(self, *arguments: Any, ctx: ScoreContext, **named: Any) -> Any:
         """What the function gives. A plain one runs in a thread, and so does one that was found to block."""
-        given = {**self.settings, **({"ctx": ctx} if self.asks_judge else {})}
+        given = {**named, **self.settings, **({"ctx": ctx} if self.asks_judge else {})}
         work = partial(self._function, *arguments, **given)
         who = f"scorer {self.name!r}"
         if blocks(who):
@@ -62,6 +64,29 @@ class GroupFunctionScorer(_Function):
         return {key: None if said is None else self.verdict(said) for key, said in found.items()}
 
 
+class RewardFunctionScorer(_Function):
+    """`(prompts, completions, completion_ids, **columns) -> list[float | None]`, as TRL's trainers call it."""
+
+    async def judge_group(self, group: RolloutGroup, ctx: ScoreContext) -> Mapping[AttemptId, Verdict | None]:
+        members = [entrant.rollout for entrant in entrants_of(group)]
+        verdicts: dict[AttemptId, Verdict | None] = {rollout.key: None for rollout in group.rollouts}
+        if not members:
+            return verdicts
+        logged = Logged()
+        try:
+            named = arguments(self._function, group, members, logged, self.settings)
+            rewards = rewards_of(await self._called(ctx=ctx, **named), len(members))
+        except ScorerError as problem:
+            said = f"scorer {self.name!r}: {problem}"
+            raise ScorerError(said, kind=problem.kind, retryable=problem.retryable) from None
+        metrics = {f"{self.name}.{name}": value for name, value in logged.metrics.items()}
+        for place, (rollout, reward) in enumerate(zip(members, rewards, strict=True)):
+            if reward is not None:
+                score = Score(reward, evidence=logged.evidence(place, len(members)), metrics=metrics)
+                verdicts[rollout.key] = self.verdict(score)
+        return verdicts
+
+
 class EnvGroupScorer(BaseScorer):
     """An environment's own `score_group`."""
 
@@ -85,16 +110,13 @@ def scorer_of(
     weight: float = 1.0,
     settings: Mapping[str, Json] | None = None,
 ) -> AnyScorer:
-    """The scorer that a function is."""
-    kind = GroupFunctionScorer if getattr(function, "unit", "rollout") == "group" else FunctionScorer
+    """The scorer that a function is: by its attribute `unit`, else by what it takes."""
+    kind: type[FunctionScorer | GroupFunctionScorer | RewardFunctionScorer] = FunctionScorer
+    if getattr(function, "unit", "rollout") == "group":
+        kind = GroupFunctionScorer
+    elif is_reward_function(function):
+        kind = RewardFunctionScorer
     return kind(name or name_of(function), weight, settings or {}, function)
-
-
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return ()
 
 
 def _to_its_end(work: Callable[[], Any]) -> Any:
