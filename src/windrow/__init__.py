@@ -21,6 +21,7 @@ _HOMES = {
     "Env": "windrow.envs",
     "Example": "windrow.exports.base",
     "Exporter": "windrow.exports.base",
+    "Match": "windrow.envs",
     "Message": "windrow.records",
     "Observation": "windrow.envs",
     "Policy": "windrow.policies",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from windrow.collector import collect as collect
     from windrow.collector import run_examples as run_examples
     from windrow.envs import Env as Env
+    from windrow.envs import Match as Match
     from windrow.envs import Observation as Observation
     from windrow.envs import Step as Step
     from windrow.errors import WindrowError as WindrowError

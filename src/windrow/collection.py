@@ -225,11 +225,11 @@ class Collection:
     # -- running
 
     def _by_agent(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Planned and pending rollouts of each agent; the tasks are read only if some name an agent of their own."""
+        """Planned rollouts and pending slots of each agent; the tasks are read only if they say something of that."""
         world = self.prepared.world
-        if not self.prepared.source.row_agents:
+        if not self.prepared.source.row_agents and not self.prepared.matches:
             return {world.agent_name: len(self.plan)}, {world.agent_name: self.ledger.pending_count}
-        return self.plan.by_agent(self.ledger, lambda task: world.cast(task).agent_name)
+        return self.plan.by_agent(self.ledger, world.agents)
 
     async def _grade_leftovers(self, control: Control, listeners: Listeners) -> None:
         if self.to_grade:

@@ -15,6 +15,7 @@ from windrow.agents import Agent, AgentFunction, as_agent, find_agent
 from windrow.config import LoadedConfig, PolicyConfig, Price, RunConfig, ScorerConfig, as_tree, expand
 from windrow.engine.world import AnyScorer, Model, World
 from windrow.envs import BaseEnv, find_env
+from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
 from windrow.grade.functions import EnvGroupScorer
 from windrow.grade.scorers import make_scorer
@@ -65,6 +66,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     env: type[BaseEnv]
     agent: type[Agent]
     env_settings: dict[str, Json]
+    seating: Seating
     agent_settings: dict[str, Json]
     models: dict[str, Model]
     prompt: PromptTemplate | None
@@ -95,16 +97,18 @@ def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
     usual = env.capture or policy.default_capture
     policy.wanted_capture = level_of(run.capture, usual, top=run.top_logprobs)
     policy.wanted_top_logprobs = run.top_logprobs or 0
-    env_settings = _checked_settings("env", env, run.env.settings)
-    agent_settings = _checked_settings("agent", agent, run.agent.settings)
+    seating, env_settings = _seated(env, expand(run.env.settings, where="env.settings"))
+    agent_settings = _checked_settings("agent", agent, expand(run.agent.settings, where="agent.settings"))
     functions = (*named_tools(run.tools), *parts.tools)
     return Made(
         policy=policy,
         env=env,
         agent=agent,
         env_settings=env_settings,
+        seating=seating,
         agent_settings=agent_settings,
-        models=_models(env, env_settings, parts, redactor, run.prices),
+        models=_models(env, env_settings, parts, redactor, run.prices)
+        | _opponents(seating, run, parts, redactor),
         prompt=read_template(expand(run.prompt, where="prompt")) if run.prompt else None,
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
@@ -120,6 +124,7 @@ def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Jud
         env=made.env,
         agent=made.agent,
         env_settings=made.env_settings,
+        seating=made.seating,
         agent_settings=made.agent_settings,
         scorers=judging.scorers,
         toolbox=made.toolbox,
@@ -224,6 +229,21 @@ def _models(
     return made
 
 
+def _opponents(seating: Seating, run: RunConfig, parts: Parts, redactor: Redactor) -> dict[str, Model]:
+    """The policies that play against this one. Unlike the environment's models they are given the game's tools."""
+    made: dict[str, Model] = {}
+    for number, config in seating.opponents.items():
+        plain = msgspec.structs.replace(config, tool_calls=PolicyConfig().tool_calls)
+        where = f"env.settings.opponents.{number}"
+        given = (parts.models or {}).get(opponent(number))
+        model = _model(plain, where, redactor, run.prices, given)
+        policy = model.policy if given else with_tool_calls(model.policy, config.tool_calls)
+        policy.wanted_capture = policy.default_capture
+        _price(run, policy)
+        made[opponent(number)] = msgspec.structs.replace(model, policy=policy)
+    return made
+
+
 def _model(
     config: PolicyConfig,
     where: str,
@@ -245,12 +265,20 @@ def _changed(config: PolicyConfig) -> list[str]:
     return [key for key in config.__struct_fields__ if getattr(config, key) != getattr(PolicyConfig(), key)]
 
 
+def _seated(env: type[BaseEnv], settings: dict[str, Json]) -> tuple[Seating, dict[str, Json]]:
+    """How a match is seated, and the environment's own settings, checked."""
+    try:
+        seating = seating_of(env, settings)
+    except ValueError as problem:
+        raise UsageError(f"env.settings: {problem}") from None
+    return seating, _checked_settings("env", env, own_settings(env, settings))
+
+
 def _checked_settings(
     kind: str, part: type[BaseEnv] | type[Agent], settings: dict[str, Json]
 ) -> dict[str, Json]:
-    expanded: dict[str, Json] = expand(settings, where=f"{kind}.settings")
     try:
-        part.check_settings(expanded)
+        part.check_settings(settings)
     except ValueError as problem:
         raise UsageError(f"{kind}.settings: {problem}") from None
-    return expanded
+    return settings

@@ -67,7 +67,9 @@ class Groups:
     def _group(self, group: str, fresh: list[Rollout]) -> RolloutGroup | None:
         now = {rollout.sample for rollout in fresh}
         before = [rollout for rollout in self._past.members(group) if rollout.sample not in now]
-        members = [rollout for rollout in (*before, *fresh) if rollout.status in GRADABLE]
+        members = [
+            rollout for rollout in (*before, *fresh) if rollout.status in GRADABLE and not rollout.opponent
+        ]
         if len({rollout.sample for rollout in members}) < self._least:
             self.short += 1
             return None

@@ -11,7 +11,7 @@ from windrow.compact import Index
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint, Redo
 from windrow.store.fold import expected_group_scorers, expected_scorers, missing_scorers
-from windrow.store.heads import Head
+from windrow.store.heads import Head, attempts_of
 from windrow.store.places import Place, Places
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
@@ -74,8 +74,13 @@ class Past:
             self._gradings.extend(rollout.key, gradings)
 
     def _seats(self, place: Place) -> list[Rollout]:
-        """The rollouts of an episode, which begins there: one, or one a seat."""
-        return [self.read(place)]
+        """The rollouts of an episode, which begins there: one, or one a seat, one after the other."""
+        assert self._reader is not None
+        found = [self.read(place)]
+        for _ in range(1, found[0].seats or 1):
+            place = Place(place.segment, place.offset + len(self._reader.line(place)))
+            found.append(self.read(place))
+        return found
 
     def close(self) -> None:
         if self._reader is not None:
@@ -88,17 +93,23 @@ class Past:
         assert reader is not None
         highest = array("Q", bytes(8 * len(self._plan) if redo is not None else 0))
         unjudged = False
-        for _, head in reader.heads():
+
+        def noticed() -> Iterator[Head]:
+            nonlocal unjudged
+            for _, head in reader.heads():
+                unjudged = unjudged or (head.done and _unjudged(head, grading))
+                yield head
+
+        for head, whole in attempts_of(noticed()):
             number = self._number(head)
             if number is None:
                 continue
             if redo is not None:
                 highest[number] = max(head.attempt, highest[number])
-            if head.done:
+            if head.done and whole:
                 self.ledger.mark_done(number)
-                unjudged = unjudged or _unjudged(head, grading)
             else:
-                again = head.error is None or head.error.retryable
+                again = not whole or head.error is None or head.error.retryable
                 self.ledger.mark_tried(number, head.attempt, again=again)
         if redo is not None:
             for number in self._chosen(reader, redo):
@@ -150,7 +161,7 @@ class Past:
             number = self._number(head)
             if number is None or not self.ledger.is_done(number) or not head.done:
                 continue
-            if self._groups:
+            if self._groups and not head.seat:
                 if self._members is None:
                     self._members = array("Q", bytes(8 * len(self._plan)))
                 self._members[number] = 1 + self.to_grade.packed(place)

@@ -24,7 +24,8 @@ from windrow.config import (
 from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, scorer_models
 from windrow.engine.pace import MOST
 from windrow.engine.world import AnyScorer, World
-from windrow.envs import BaseEnv, find_env
+from windrow.envs import BaseEnv, Match, find_env
+from windrow.envs.seating import Seating, own_settings
 from windrow.errors import UsageError
 from windrow.grade.answers import answers_of, parse_number
 from windrow.identity import fingerprint, source_hash
@@ -46,7 +47,6 @@ from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
 from windrow.tasks.loaders import FORMS, open_source
 from windrow.tasks.mapping import MappedRows, parse_map
-from windrow.tasks.prompts import PromptTemplate
 from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
 from windrow.tools import Tool
@@ -66,6 +66,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     redactor: Redactor
     notes: tuple[str, ...]
     concurrency: int
+    matches: bool = False  # whether some episodes have several seats
 
     @property
     def run(self) -> RunConfig:
@@ -97,7 +98,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     run = loaded.run
     redactor = Redactor()
     made = make(loaded, parts, redactor)
-    survey = _Survey(made.env, made.prompt, choose_scorer=run.scorers is None and not parts.scorers)
+    survey = _Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
     source = _scan(loaded, parts, survey)
     _check_policy(loaded, made.policy, source)
     _check_capture(run, made)
@@ -128,6 +129,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         redactor=redactor,
         notes=notes,
         concurrency=concurrency,
+        matches=any(issubclass(env, Match) for env in survey.envs),
     )
 
 
@@ -176,10 +178,11 @@ def _concurrency(run: RunConfig, policy: Policy) -> int:
 class _Survey:
     """What one pass over the rows finds out: which environment each is for, and which have answers."""
 
-    def __init__(self, env: type[BaseEnv], prompt: PromptTemplate | None, *, choose_scorer: bool) -> None:
-        self._env = env
+    def __init__(self, made: Made, *, choose_scorer: bool) -> None:
+        self._made = made
+        self._env = made.env
         self._choose_scorer = choose_scorer
-        self._prompt = prompt
+        self._prompt = made.prompt
         self._found: dict[tuple[str, str], type | UsageError] = {}
         self.envs: set[type[BaseEnv]] = set()
         self.problem_rows = 0
@@ -195,6 +198,10 @@ class _Survey:
             self._prompt.messages(row)
         else:
             raise ValueError(f"env {name_of(env)!r} makes its own prompts and would ignore --prompt")
+        if issubclass(env, Match):
+            own = env is self._env  # only the run's own has settings
+            seating, settings = (self._made.seating, self._made.env_settings) if own else (Seating(), {})
+            seating.check(env, settings, row)
         if row.get("agent") is not None:
             self._find("agent", row["agent"], find_agent)
 
@@ -303,6 +310,7 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
     """What shapes the rollouts: nothing volatile (URL, key, path, concurrency, seconds)."""
     env, agent = made.env, made.agent
     run = loaded.run
+    own = own_settings(env, run.env.settings)
     limits = {"max_turns": run.limits.max_turns}
     for name in ("max_episode_tokens", "max_tool_calls"):
         if (value := getattr(run.limits, name)) is not None:
@@ -314,9 +322,11 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
         "policy": made.policy.identity(),
         "sampling": made.sampling,
         "limits": limits,
-        "env": {"name": name_of(env), "settings": env.identity(run.env.settings), "version": env.version},
+        "env": {"name": name_of(env), "settings": env.identity(own), "version": env.version},
         "agent": {"name": name_of(agent), "settings": run.agent.settings, "version": agent.version},
     }
+    if made.seating.seat_shift:
+        of["seat_shift"] = made.seating.seat_shift
     of.update(made.toolbox.identity())
     if made.prompt is not None:
         of["prompt"] = made.prompt.source

@@ -48,6 +48,8 @@ Grade = Literal["none", "pending", "graded", "failed"]
 Capture = Literal["tokens", "logprobs", "text", "none"]
 TurnRole = Literal["agent", "auxiliary", "judge", "discarded"]
 
+OPPONENT = "opponent"  # the agent of a rollout that another policy than the run's has played
+
 Json = Any  # a JSON value: dict, list, str, int, float, bool or None
 AttemptId = tuple[str, int]  # (rollout id, attempt)
 
@@ -271,6 +273,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def done(self) -> bool:
         return is_done(self.status, self.reason)
+
+    @property
+    def opponent(self) -> bool:
+        """Whether a fixed opponent played this seat: it is in no mean of the policy's and in no training row."""
+        return self.agent == OPPONENT
 
     @property
     def truncated(self) -> bool:

@@ -7,7 +7,7 @@ them that does not follow from the task and the seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from windrow.construct import Parts
 from windrow.engine.attempts import attempt
 from windrow.engine.correction import malformed_of
 from windrow.envs import find_env
+from windrow.envs.seating import opponent, own_settings
 from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request
 from windrow.policies.base import ANY_SAMPLING
@@ -64,12 +65,13 @@ def find_rollout(run: str | Path, id: str, *, number: int | None = None) -> Roll
 
 
 async def replay(run: str | Path, rollout: Rollout) -> Replay:
-    """Play a rollout of `run` again with the replies that it holds."""
-    if not rollout.messages and rollout.turns:
+    """Play a rollout of `run` again with the replies that it holds; a seat of a match with all the others."""
+    seats = _seats(run, rollout)
+    if any(seat.turns and not seat.messages for seat in seats):
         raise UsageError(f"rollout {rollout.id} was recorded without its messages (capture: none)")
     with RunReader(run) as reader:
         manifest = reader.manifest
-    world = _prepared(manifest.config, manifest.grading, rollout).world
+    world = _prepared(manifest.config, manifest.grading, rollout, seats).world
     slot = Slot(
         number=0,
         id=rollout.id,
@@ -82,27 +84,58 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
     )
     try:
         await world.open()
-        (replayed,) = await attempt(slot, world)
+        replayed = await attempt(slot, world)
     finally:
         await world.close()
+    if len(replayed) != len(seats):
+        raise UsageError(f"the episode had {len(seats)} seats, and now it has {len(replayed)}")
     judges = {scorer.name for scorer in world.cast(rollout.task).before_commit}
-    found = _differences(rollout, replayed, judges, tuple(world.models))
-    return Replay(rollout, replayed, tuple(found))
+    found: list[Difference] = []
+    for old, new in zip(seats, replayed, strict=True):
+        place = "" if old.seat is None else f"seat {old.seat}: "
+        found += (
+            msgspec.structs.replace(difference, place=place + difference.place)
+            for difference in _differences(old, new, judges, tuple(world.models))
+        )
+    return Replay(rollout, replayed[rollout.seat or 0], tuple(found))
+
+
+def _seats(run: str | Path, rollout: Rollout) -> list[Rollout]:
+    """All rollouts of its episode, in the order of the seats."""
+    if rollout.episode is None:
+        return [rollout]
+    of = (rollout.episode, rollout.attempt)
+    found = [other for other in load(run, attempts="all") if (other.episode, other.attempt) == of]
+    if len(found) != rollout.seats:
+        raise UsageError(
+            f"{len(found)} of the {rollout.seats} seats of episode {rollout.episode} are there: it cannot be replayed"
+        )
+    return found
 
 
 # -- who says what is recorded
 
 
 class RecordedPolicy(Policy):
+    """Says what was said in the rollout that a request is of."""
+
     name = "recorded"
     accepts = ANY_SAMPLING
 
-    def __init__(self, rollout: Rollout) -> None:
-        self.model = rollout.policy.model
-        self._rollout = rollout
-        self._turns = [turn for turn in rollout.turns if turn.role == "agent"]
+    def __init__(self, rollouts: Sequence[Rollout]) -> None:
+        self.model = rollouts[0].policy.model
+        self._seats = {rollout.id: _RecordedSeat(rollout) for rollout in rollouts}
 
     async def complete(self, request: Request) -> Completion:
+        return self._seats[request.id].complete(request)
+
+
+class _RecordedSeat:
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self._turns = _played(rollout)
+
+    def complete(self, request: Request) -> Completion:
         if request.turn >= len(self._turns):
             raise PolicyError("there is no recorded reply left", kind="no_reply_left")
         turn = self._turns[request.turn]
@@ -151,15 +184,18 @@ class RecordedUser(Policy):
         return Completion(content=text)
 
 
-def _prepared(config: Mapping[str, Json], grading: Fingerprint | None, rollout: Rollout) -> Prepared:
+def _prepared(
+    config: Mapping[str, Json], grading: Fingerprint | None, rollout: Rollout, seats: Sequence[Rollout]
+) -> Prepared:
     """The run's configuration with the recorded row, replies, environment and scorers in it, and without its clock."""
     run = msgspec.convert(config, RunConfig)
     own = rollout.task.data or {}
     env, agent = run.env, run.agent
     if rollout.env not in (env.name, own.get("env")):  # a program gave the class itself
         env = EnvConfig(name=rollout.env, settings=env.settings)
-    if rollout.agent not in (agent.name, own.get("agent")):
-        agent = AgentConfig(name=rollout.agent, settings=agent.settings)
+    driver = next((seat.agent for seat in seats if not seat.opponent), agent.name)
+    if driver not in (agent.name, own.get("agent")):
+        agent = AgentConfig(name=driver, settings=agent.settings)
     run = msgspec.structs.replace(
         run,
         tasks=TasksConfig(source=rollout.task.source, split=rollout.task.split),
@@ -170,8 +206,13 @@ def _prepared(config: Mapping[str, Json], grading: Fingerprint | None, rollout: 
         capture="text",
         limits=msgspec.structs.replace(run.limits, episode_timeout_s=None),
     )
-    models = {name: RecordedUser(rollout) for name in find_env(env.name).models(env.settings)}
-    parts = Parts(rows=[own], policy=RecordedPolicy(rollout), models=models)
+    found = find_env(env.name)
+    models: dict[str, Policy] = {
+        name: RecordedUser(rollout) for name in found.models(own_settings(found, env.settings))
+    }
+    if any(seat.opponent for seat in seats):
+        models |= {opponent(number): RecordedPolicy(seats) for number in range(len(seats))}
+    parts = Parts(rows=[own], policy=RecordedPolicy(seats), models=models)
     return prepare(LoadedConfig(run, {}), parts)
 
 
@@ -208,7 +249,7 @@ def _differences(
 def _ended_by_itself(rollout: Rollout) -> bool:
     """Whether the end follows from the replies: not one by the clock, the infrastructure or the policy's failure."""
     if rollout.error is not None and rollout.status == "failed":
-        return rollout.error.owner == "env" and rollout.error.kind != "timeout"
+        return rollout.error.owner == "env" and rollout.error.kind not in ("timeout", "seat")
     return rollout.status in ("completed", "truncated") and rollout.stop != "timeout"
 
 
@@ -235,7 +276,6 @@ def _plain(messages: tuple[Message, ...]) -> list[Any]:
 
 def _turns(rollout: Rollout) -> list[Any]:
     """Of each turn what the environment and the tools made of it: no times, no usage."""
-    turns = [turn for turn in rollout.turns if turn.role == "agent"]
     return [
         {
             "reads": msgspec.to_builtins(turn.reads),
@@ -248,9 +288,15 @@ def _turns(rollout: Rollout) -> list[Any]:
                 for name in ("reward", "scores", "metrics", "state", "info", "parse_error")
             },
         }
-        for turn in turns
+        for turn in _played(rollout)
         if turn.writes is not None
     ]
+
+
+def _played(rollout: Rollout) -> list[Turn]:
+    """The turns of whoever played: the policy's, or an opponent's."""
+    role = "auxiliary" if rollout.opponent else "agent"
+    return [turn for turn in rollout.turns if turn.role == role]
 
 
 def _scores(rollout: Rollout, judges: set[str]) -> dict[str, float]:

@@ -366,14 +366,15 @@ class Rescoring:
                 progress.read += 1
                 if head.status in GRADABLE:
                     rollout = self._reader.read(place)
-                    if self._selects(rollout):
+                    if not rollout.opponent and self._selects(rollout):
                         yield [rollout]
             return
         for _, rollouts in groupby(self._reader.ordered(), lambda rollout: rollout.task.index):
             groups: dict[str, list[Rollout]] = {}
             for rollout in rollouts:
                 progress.read += 1
-                if rollout.status in GRADABLE and rollout.sample < self._reader.samples:
+                judged = rollout.status in GRADABLE and not rollout.opponent
+                if judged and rollout.sample < self._reader.samples:
                     groups.setdefault(rollout.group, []).append(rollout)
             for members in groups.values():
                 if any(map(self._selects, members)):

@@ -42,8 +42,11 @@ def _warn(message: str) -> None:
 def text(stats: Stats) -> str:
     done = stats.status.get("completed", 0) + stats.status.get("truncated", 0)
     planned = f" of {stats.planned:,} planned" if stats.planned is not None else ""
-    rows = [
-        ("run", stats.run),
+    rows = [("run", stats.run)]
+    if stats.episodes is not None:
+        rows.append(("episodes", f"{stats.episodes:,} done{planned}"))
+        planned = ""
+    rows += [
         ("rollouts", f"{done:,} done{planned}, {stats.tasks:,} tasks, {stats.attempts:,} attempts"),
         ("status", counts_text(stats.status) or "none"),
         ("stop", counts_text(stats.stop) or "none"),
@@ -59,6 +62,15 @@ def text(stats: Stats) -> str:
     rows.append(
         ("tokens", f"{stats.usage.prompt_tokens:,} prompt, {stats.usage.completion_tokens:,} completion")
     )
+    if stats.opponents:
+        usage = stats.opponent_usage
+        rows.append(
+            (
+                "opponents",
+                f"{stats.opponents:,} rollouts, {usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, in none of "
+                f"the other numbers",
+            )
+        )
     if stats.seconds_per_rollout is not None:
         rows.append(
             (

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from windrow.engine.episode import play_episode
+from windrow.engine.match import play_match
 from windrow.engine.world import World
+from windrow.envs import Match
 from windrow.records import Rollout
 from windrow.tasks.plan import Slot
 
 
 async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
     """The rollouts of one attempt, one a seat. Cancellation is raised with them in `Interrupted`."""
-    return (await play_episode(slot, world, world.cast(slot.task)),)
+    cast = world.cast(slot.task)
+    if issubclass(cast.env, Match):
+        return await play_match(slot, world, cast)
+    return (await play_episode(slot, world, cast),)

@@ -37,7 +37,7 @@ class Progress(msgspec.Struct):
 
     def count(self, rollouts: Sequence[Rollout], *, settled: bool) -> None:
         """An attempt is committed. It is counted once, however many seats it has; what they cost and got, for each."""
-        first = rollouts[0]
+        first = next((rollout for rollout in rollouts if not rollout.opponent), rollouts[0])
         self.attempts += 1
         self.settled += settled
         self.failed += first.status == "failed"
@@ -46,7 +46,10 @@ class Progress(msgspec.Struct):
             self.left[first.agent] -= 1
         for rollout in rollouts:
             self.tokens += rollout.usage.completion_tokens
-            self.judge(rollout)
+            if first.status != "failed":
+                self.judge(rollout)
+        if first.status == "failed":
+            self.judge(cause_of(rollouts))
 
     def judge(self, rollout: Rollout) -> None:
         """Count a verdict, or what stood in its way; what is pending is counted once it is graded."""
@@ -56,6 +59,13 @@ class Progress(msgspec.Struct):
             kind = f"{rollout.error.owner}/{rollout.error.kind}"
             self.failures[kind] = self.failures.get(kind, 0) + 1
             self.examples.setdefault(kind, rollout.error.message)
-        if rollout.reward is not None:
+        if rollout.reward is not None and not rollout.opponent:
             self.rewards += 1
             self.reward_sum += rollout.reward
+
+
+def cause_of(rollouts: Sequence[Rollout]) -> Rollout:
+    """Of the seats of a failed episode the one that failed it."""
+    return next(
+        (rollout for rollout in rollouts if rollout.error and rollout.error.kind != "seat"), rollouts[0]
+    )

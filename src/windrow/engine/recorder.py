@@ -22,6 +22,7 @@ from windrow.errors import PolicyError
 from windrow.policies import Completion
 from windrow.policies.capturing import held, lower
 from windrow.records import (
+    OPPONENT,
     Capture,
     ErrorRecord,
     Grade,
@@ -44,6 +45,7 @@ from windrow.records import (
 )
 from windrow.tasks.plan import Slot
 
+REWARD = "reward"  # the score of a seat that was rewarded without a turn
 _STOPS = (None, *get_args(Stop))
 _NOTHING_SAID: dict[str, Any] = {
     "tokens": None,
@@ -70,6 +72,14 @@ class Timed:
         self._seconds[self._phase] += time.monotonic() - self._started
 
 
+class Seat(msgspec.Struct, frozen=True):
+    """A seat of an episode that has `count` of them."""
+
+    episode: str
+    number: int
+    count: int
+
+
 class Recorder:
     def __init__(
         self,
@@ -80,8 +90,10 @@ class Recorder:
         policy: PolicyRecord,
         grading: str | None = None,
         capture: Capture = "text",
+        seat: Seat | None = None,
     ) -> None:
         self.slot = slot
+        self.seat = seat
         self.env = env
         self.agent = agent
         self.policy = policy
@@ -149,7 +161,7 @@ class Recorder:
             self.messages.append(reply)
         self._turns.append(
             Turn(
-                role="agent",
+                role="auxiliary" if self.agent == OPPONENT else "agent",
                 reads=reads,
                 writes=len(self.messages) - 1 if reply else None,
                 started_at=time.time() - seconds,
@@ -225,7 +237,10 @@ class Recorder:
         )
 
     def stepped(self, step: Step, turn: int) -> None:
-        """What the environment's step said goes onto the turn it answered, its messages after it."""
+        """What the environment's step said goes onto the turn it answered, its messages after it.
+
+        What is said of a turn again, as a match may, is added: rewards add up, the rest by name.
+        """
         freeze = self._freezer
         if step.stop not in _STOPS:
             raise ValueError(f"step() said stop={step.stop!r}; it is one of {', '.join(get_args(Stop))}")
@@ -243,13 +258,31 @@ class Recorder:
         if step.parse_error is not None:
             said["parse_error"] = freeze.text(step.parse_error)
         if said:
-            self._turns[turn] = msgspec.structs.replace(self._turns[turn], **said)
+            before = self._turns[turn]
+            if before.reward is not None and "reward" in said:
+                said["reward"] = number(before.reward + said["reward"], "step reward")
+            for name in ("scores", "metrics"):
+                if (earlier := getattr(before, name)) is not None and name in said:
+                    said[name] = {**earlier, **said[name]}
+            self._turns[turn] = msgspec.structs.replace(before, **said)
             self._state = said.get("state", self._state)
         self.messages += [freeze.message(message, _speaker(message)) for message in step.messages]
 
     def judged(self, verdict: Verdict) -> None:
         self.scores.update(verdict.scores)
         self.metrics.update(verdict.metrics)
+
+    def rewarded(self, step: Step) -> None:
+        """What is said of a seat that has had no turn: its reward is the score `reward`."""
+        if step.reward is not None:
+            reward = number(step.reward, "step reward") + (
+                self.scores[REWARD].value if REWARD in self.scores else 0.0
+            )
+            self.scores[REWARD] = RecordedScore(value=number(reward, "step reward"), weight=1.0)
+        if step.metrics is not None:
+            self.metrics |= self._freezer.numbers(step.metrics, "step metrics") or {}
+        if step.state is not None:
+            self._state = self._freezer.value(step.state, "step state")
 
     # -- how it ended
 
@@ -266,6 +299,17 @@ class Recorder:
     ) -> None:
         if self._outcome is None:
             self._outcome = (status, stop, error, reason)
+
+    @property
+    def error(self) -> ErrorRecord | None:
+        return self._outcome[2] if self._outcome else None
+
+    def overrule(
+        self, status: Status, stop: Stop, *, error: ErrorRecord | None = None, reason: Reason | None = None
+    ) -> None:
+        """The episode of which this is a seat ended otherwise, and so did the seat, whatever it had come to."""
+        self._outcome = (status, stop, error, reason)
+        self.grade = "none"
 
     def fail(self, error: ErrorRecord) -> None:
         self.end("failed", "error", error=error)
@@ -320,6 +364,7 @@ class Recorder:
         assert self._outcome is not None, "an attempt is recorded when it has ended"
         status, stop, error, reason = self._outcome
         turns = tuple(self._turns)
+        seat = self.seat
         kept = self.capture != "none"
         errors = sum(turn.parse_error is not None for turn in turns)
         if turns and (self.tools or errors):
@@ -334,9 +379,9 @@ class Recorder:
             attempt=self.slot.attempt,
             group=self.slot.group,
             sample=self.slot.sample,
-            episode=None,
-            seat=None,
-            seats=None,
+            episode=seat.episode if seat else None,
+            seat=seat.number if seat else None,
+            seats=seat.count if seat else None,
             seed=self.slot.seed,
             task=self.slot.recorded_task,
             env=self.env,

@@ -16,7 +16,7 @@ from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.toolrun import run_calls
 from windrow.engine.window import Ranges, Window
-from windrow.engine.world import World
+from windrow.engine.world import Model, World, priced
 from windrow.envs import Env, Observation, Step
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request
@@ -37,8 +37,11 @@ class EpisodeSession:
         world: World,
         recorder: Recorder,
         run_tools: Sequence[tuple[str, Tool]] = (),
+        opponent: Model | None = None,
     ) -> None:
+        """`opponent` answers in the place of the world's policy."""
         self._slot = slot
+        self._model = opponent or world.player
         self._env = env
         self._world = world
         self._recorder = recorder
@@ -55,7 +58,7 @@ class EpisodeSession:
         self._parse_errors = 0  # replies in a row that were nothing but malformed calls
         self._route = Route()  # of all its calls
         self._sampling = dict(recorder.policy.sampling)
-        seed = world.seed(slot.seed, slot.sample)
+        seed = world.seed(slot.seed, slot.sample) if opponent is None else None
         if seed is not None:
             self._sampling["seed"] = seed
 
@@ -239,18 +242,18 @@ class EpisodeSession:
 
     async def _call(self, request: Request, reads: Ranges) -> Completion | None:
         """Ask the policy; a failure is recorded on a turn of its own and ends the episode."""
-        recorder, world = self._recorder, self._world
+        recorder, model = self._recorder, self._model
         started = time.monotonic()
         completion: Completion | None = None
         retries = 0
         try:
             with recorder.timed("policy"):
                 completion = await complete(
-                    world.policy,
+                    model.policy,
                     request,
-                    retries=world.call_retries,
-                    backoff_s=world.backoff_s,
-                    timeout_s=world.limits.call_timeout_s,
+                    retries=model.call_retries,
+                    backoff_s=model.backoff_s,
+                    timeout_s=self._world.limits.call_timeout_s,
                 )
             retries = completion.retries
         except asyncio.CancelledError:
@@ -264,7 +267,10 @@ class EpisodeSession:
                 raise
             retries = problem.retries if isinstance(problem, InfraError) else 0
             recorder.fail(error_record(problem, owner="policy", phase="policy"))
-        if completion is not None and (usage := world.priced(completion.usage)) is not completion.usage:
+        if (
+            completion is not None
+            and (usage := priced(completion.usage, model.price)) is not completion.usage
+        ):
             completion = msgspec.structs.replace(completion, usage=usage)
         sent = request.sampling if request.sampling != recorder.policy.sampling else None
         seconds = time.monotonic() - started

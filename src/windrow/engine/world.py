@@ -10,13 +10,24 @@ import msgspec
 
 from windrow.agents import Agent, find_agent
 from windrow.config import LimitsConfig, PolicyConfig, Price, ScorerConfig
-from windrow.envs import Ask, BaseEnv, EnvContext, Episode, ScoreContext, find_env, nobody
+from windrow.envs import Ask, BaseEnv, EnvContext, Episode, Match, ScoreContext, find_env, nobody
 from windrow.envs.base import Messages
+from windrow.envs.seating import Seating
 from windrow.errors import ScorerError
 from windrow.naming import name_of
 from windrow.policies import Policy
 from windrow.policies.capturing import level_of
-from windrow.records import AttemptId, Capture, Json, RecordedScore, Rollout, RolloutGroup, Task, Usage
+from windrow.records import (
+    OPPONENT,
+    AttemptId,
+    Capture,
+    Json,
+    RecordedScore,
+    Rollout,
+    RolloutGroup,
+    Task,
+    Usage,
+)
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
@@ -92,6 +103,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     env: type[BaseEnv]
     env_name: str
     env_settings: dict[str, Json]
+    seating: Seating  # of a match
     agent: Agent
     agent_name: str
     scorers: tuple[AnyScorer, ...]
@@ -99,7 +111,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model that the environment asks itself, and how it is asked."""
+    """A model, and how it is asked: the policy itself, an opponent, or one that an environment or a scorer asks."""
 
     policy: Policy
     sampling: dict[str, Json]
@@ -130,6 +142,7 @@ class World:
         agent: type[Agent],
         models: Mapping[str, Model] | None = None,
         env_settings: dict[str, Json] | None = None,
+        seating: Seating | None = None,
         agent_settings: dict[str, Json] | None = None,
         scorers: Sequence[AnyScorer] = (),
         toolbox: Toolbox | None = None,
@@ -151,16 +164,15 @@ class World:
         self.toolbox = toolbox or Toolbox()
         self.prompt = prompt
         self.limits = limits or LimitsConfig()
-        self.call_retries = call_retries
-        self.backoff_s = backoff_s
+        self.player = Model(policy, sampling or {}, call_retries, backoff_s, price)
         self.behaviour = behaviour
         self.grading = grading
         self._capture = capture
         self.top_logprobs = top_logprobs
-        self._price = price
         self.env = env  # the run's own; a row may name another
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
+        self._seating = seating or Seating()
         self._agent = agent
         self._agent_settings = agent_settings or {}
         self._scorers = tuple(scorers)
@@ -175,6 +187,18 @@ class World:
         if cast is None:
             cast = self._casts[own] = self._make_cast(*own)
         return cast
+
+    def agents(self, task: Task) -> dict[str, int]:
+        """The agents of a task's episode and how many seats each has; the run's own comes first."""
+        cast = self.cast(task)
+        if not issubclass(cast.env, Match):
+            return {cast.agent_name: 1}
+        seats, opponents = (
+            cast.env.count_seats(cast.env_settings, task.data or {}),
+            len(cast.seating.opponents),
+        )
+        own = {cast.agent_name: seats - opponents}
+        return own | {OPPONENT: opponents} if opponents else own
 
     def sampling(self, task: Task) -> dict[str, Json]:
         """A flag wins over the row, the row over the configuration."""
@@ -209,18 +233,14 @@ class World:
         usual = env.capture or self.policy.default_capture
         return level_of(self._capture, usual, top=self.top_logprobs)
 
-    def priced(self, usage: Usage | None) -> Usage | None:
-        """The usage of a call of the policy, with what it cost where a price is known."""
-        return priced(usage, self._price)
-
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""
         return {"id": seed, "sample": sample}.get(self._seeds)
 
     def _make_cast(self, env_name: str | None, agent_name: str | None) -> Cast:
-        env, settings = self.env, self._env_settings
+        env, settings, seating = self.env, self._env_settings, self._seating
         if env_name is not None and env_name != name_of(env):
-            env, settings = find_env(env_name), {}
+            env, settings, seating = find_env(env_name), {}, Seating()
         agent, agent_settings = self._agent, self._agent_settings
         if agent_name is not None and agent_name != name_of(agent):
             agent, agent_settings = find_agent(agent_name), {}
@@ -229,6 +249,7 @@ class World:
             env=env,
             env_name=name_of(env),
             env_settings=settings,
+            seating=seating,
             agent=agent(agent_settings),
             agent_name=name_of(agent),
             scorers=scorers,

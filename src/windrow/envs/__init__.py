@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from windrow.envs.base import Ask, BaseEnv, Env, EnvContext, Episode, Observation, ScoreContext, Step, nobody
+from windrow.envs.match import Match
 from windrow.errors import UsageError
 from windrow.naming import resolve
 
@@ -12,6 +13,7 @@ __all__ = [
     "Env",
     "EnvContext",
     "Episode",
+    "Match",
     "Observation",
     "ScoreContext",
     "Step",
@@ -38,6 +40,6 @@ def find_env(name: str) -> type[BaseEnv]:
         "preference": Preference,
     }
     found = resolve("env", name, built_in)
-    if not (isinstance(found, type) and issubclass(found, Env)):
-        raise UsageError(f"env {name!r} is not a class derived from windrow.Env")
+    if not (isinstance(found, type) and issubclass(found, BaseEnv)):
+        raise UsageError(f"env {name!r} is not a class derived from windrow.Env or windrow.Match")
     return found

@@ -81,7 +81,8 @@ async def nobody(name: str, messages: Messages) -> Completion:
 class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     """What an episode may know of itself: randomness that is taken from `seed` is reproducible.
 
-    `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries.
+    `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries. `seats` is how
+    many a match has.
     """
 
     id: str
@@ -89,6 +90,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     prompt: PromptTemplate | None = None
     complete: Ask = nobody
+    seats: int = 1
 
 
 class ScoreContext(Protocol):

@@ -106,8 +106,10 @@ def schema() -> Any:
     }
     score = {"name": text, "value": real, "weight": real}
     columns = {
-        **dict.fromkeys(("rollout_id", "group", "task", "digest", "source", "split", "env", "agent"), text),
-        **dict.fromkeys(("attempt", "sample", "task_index"), whole),
+        **dict.fromkeys(
+            ("rollout_id", "group", "episode", "task", "digest", "source", "split", "env", "agent"), text
+        ),
+        **dict.fromkeys(("attempt", "sample", "task_index", "seat"), whole),
         **dict.fromkeys(("task_data", "model", "policy_version", "sampling", "tools"), text),
         **dict.fromkeys(("status", "stop", "grade", "error_owner", "error_kind", "error_message"), text),
         "reward": real,
@@ -183,6 +185,8 @@ def _fields(rollout: Rollout) -> dict[str, Any]:
         "attempt": rollout.attempt,
         "group": rollout.group,
         "sample": rollout.sample,
+        "episode": rollout.episode,
+        "seat": rollout.seat,
         "task": rollout.task.key,
         "digest": rollout.task.digest,
         "source": rollout.task.source,

@@ -60,6 +60,8 @@ class Selection:
         return why is None
 
     def _against(self, rollout: Rollout) -> str | None:
+        if rollout.opponent:
+            return "played by an opponent"
         if rollout.status in ("failed", "cancelled") and not self._failed:
             return rollout.status
         if self._where is not None and not self._where(msgspec.to_builtins(rollout)):
@@ -84,6 +86,6 @@ class Selection:
 def _rewards(task: list[Rollout]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for rollout in task:
-        if rollout.reward is not None:
+        if rollout.reward is not None and not rollout.opponent:
             found[rollout.group].append(rollout.reward)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from windrow.records import Rollout, Usage, is_done
+from windrow.records import OPPONENT, Rollout, Usage, is_done
 from windrow.store.gradings import Gradings
 from windrow.store.places import Place
 from windrow.store.read import RunReader
@@ -55,10 +55,15 @@ class Line(msgspec.Struct, gc=False):
     metrics: dict[str, float]
     usage: Usage
     timing: _Timing
+    seat: int | None = None
 
     @property
     def done(self) -> bool:
         return is_done(self.status, self.reason)
+
+    @property
+    def opponent(self) -> bool:
+        return self.agent == OPPONENT
 
 
 _decode_line = msgspec.json.Decoder(Line).decode

@@ -290,7 +290,7 @@ def _name(reader: RunReader) -> RunName:
 def _coverage(reader: RunReader, agents: Sequence[_Agent]) -> Coverage:
     tallies = [agent.tally for agent in agents]
     return Coverage(
-        planned=reader.manifest.counts.get("planned"),
+        planned=sum(reader.manifest.agents.values()) or reader.manifest.counts.get("planned"),
         rollouts=sum(tally.rollouts for tally in tallies),
         done=sum(tally.done for tally in tallies),
         graded=sum(sum(tally.rewards.n) for tally in tallies),

@@ -19,7 +19,11 @@ __all__ = ["PASS_REWARD", "Stats", "summarise"]
 
 
 class Stats(msgspec.Struct, kw_only=True):
-    """Every mean says over how many; `pass_at` is over `pass_tasks`, the same tasks for every k."""
+    """Every mean says over how many; `pass_at` is over `pass_tasks`, the same tasks for every k.
+
+    `planned` and `episodes` are episodes; those of a match have several rollouts. What opponents played is only in
+    `opponents` and `opponent_usage`.
+    """
 
     run: str
     planned: int | None
@@ -40,17 +44,25 @@ class Stats(msgspec.Struct, kw_only=True):
     policy_seconds_per_rollout: float | None
     wall_seconds: float
     bad_lines: int
+    episodes: int | None = None
+    opponents: int = 0
+    opponent_usage: Usage = Usage()
 
 
 def summarise(run: str | Path, *, pass_reward: float = PASS_REWARD) -> Stats:
     with RunReader(run) as reader:
-        tally = Tally(pass_reward, by_score=True)
+        tally, opponents = Tally(pass_reward, by_score=True), Tally(pass_reward)
+        episodes, seats = 0, False
         for found in batches(final_lines(reader, reader.gradings())):
-            tally.add([line for _, line in found])
-        return _stats(reader, tally)
+            lines = [line for _, line in found]
+            seats = seats or any(line.seat is not None for line in lines)
+            episodes += sum(line.done and not line.seat for line in lines)
+            tally.add([line for line in lines if not line.opponent])
+            opponents.add([line for line in lines if line.opponent])
+        return _stats(reader, tally, opponents, episodes if seats else None)
 
 
-def _stats(reader: RunReader, tally: Tally) -> Stats:
+def _stats(reader: RunReader, tally: Tally, opponents: Tally, episodes: int | None) -> Stats:
     pass_at, pass_tasks = pass_table(tally.rewards)
     return Stats(
         run=str(reader.path),
@@ -72,4 +84,7 @@ def _stats(reader: RunReader, tally: Tally) -> Stats:
         policy_seconds_per_rollout=tally.policy_seconds / tally.done if tally.done else None,
         wall_seconds=max(0.0, tally.last - tally.first),
         bad_lines=len(reader.bad_lines),
+        episodes=episodes,
+        opponents=opponents.rollouts,
+        opponent_usage=opponents.usage(),
     )

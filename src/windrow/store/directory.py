@@ -16,8 +16,9 @@ from windrow.errors import StoreError, UsageError
 from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
 from windrow.secrets import Redactor
 from windrow.store.disk import Disk
+from windrow.store.heads import whole_episodes
 from windrow.store.lock import Lock
-from windrow.store.log import Log, whole_bytes
+from windrow.store.log import Log, Whole
 from windrow.store.taskfile import TaskFile
 
 MANIFEST = "run.json"
@@ -143,7 +144,7 @@ class RunDirectory:
         return self._tasks
 
     def open_rollouts(self) -> Log:
-        return self._open_log(self._segment("rollouts"))
+        return self._open_log(self._segment("rollouts"), whole_episodes)
 
     def open_scores(self) -> Log:
         return self._open_log(self._segment("scores"))
@@ -174,11 +175,11 @@ class RunDirectory:
     def _segment(self, name: str) -> str:
         return f"{name}.jsonl" if self._writer is None else f"{name}.{self._writer}.jsonl"
 
-    def _open_log(self, name: str) -> Log:
+    def _open_log(self, name: str, whole: Whole | None = None) -> Log:
         for log in self._logs:
             if log.path.name == name:
                 return log
-        self._logs.append(Log(self.path / name, self.disk))
+        self._logs.append(Log(self.path / name, self.disk, whole))
         return self._logs[-1]
 
     def _refuse_strangers(self) -> None:
@@ -308,9 +309,9 @@ def _is_ours(name: str) -> bool:
 
 
 def whole_sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
-    """How long each log is, up to its last whole line."""
+    """How long each log of rollouts is, up to its last whole episode."""
     sizes: dict[str, int] = {}
     for name in names:
         with (path / name).open("rb") as file:
-            sizes[name] = whole_bytes(file.fileno())
+            sizes[name] = whole_episodes(file.fileno())
     return sizes

@@ -36,6 +36,8 @@ def fold(
 ) -> Rollout:
     if rollout.status not in GRADABLE or (not gradings and rollout.grading == active):
         return rollout
+    if rollout.opponent:  # it is not judged: the game's own scores are all it has
+        return rollout
     scores = {
         name: score
         for name, score in rollout.scores.items()
@@ -64,7 +66,7 @@ def missing_scorers(
     rollout: Rollout, expected: Sequence[str], gradings: Sequence[Grading] = ()
 ) -> tuple[str, ...]:
     """The scorers whose verdict a folded rollout lacks."""
-    if rollout.status not in GRADABLE:
+    if rollout.status not in GRADABLE or rollout.opponent:
         return ()
     given = _given(rollout.scores, gradings)
     return tuple(name for name in expected if name not in given)

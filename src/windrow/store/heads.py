@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import msgspec
 
 from windrow.compact import RepeatedNames, Repeats
 from windrow.records import SCHEMA_VERSION, is_done
+from windrow.store.log import whole_bytes
 
 NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -40,6 +42,8 @@ class Head(msgspec.Struct, gc=False):
     grading: str | None
     error: _Error | None
     task: _Task
+    seat: Count | None = None
+    seats: Count | None = None
 
     @property
     def done(self) -> bool:
@@ -64,6 +68,60 @@ def check(line: bytes) -> None:
             raise msgspec.ValidationError(f"written by a newer windrow (schema {found}): upgrade to read it")
     if not line.isascii():
         line.decode()
+
+
+def attempts_of(heads: Iterable[Head]) -> Iterator[tuple[Head, bool]]:
+    """Each attempt by the last of its lines, and whether it is whole.
+
+    The seats of an episode stand together in the log, in their order. One that lacks a line is an attempt that is lost.
+    """
+    before: Head | None = None
+    sound = True
+    for head in heads:
+        joins = before is not None and head.seat is not None and _follows(head, before)
+        if before is not None and not joins:
+            yield before, sound and is_last_seat(before)
+        sound = (sound and joins) or not head.seat
+        before = head
+    if before is not None:
+        yield before, sound and is_last_seat(before)
+
+
+def is_last_seat(head: Head) -> bool:
+    """Whether an episode ends with this line: it has one seat, or this is the last."""
+    return head.seat is None or head.seats is None or head.seat == head.seats - 1
+
+
+def whole_episodes(descriptor: int) -> int:
+    """The length of a log of rollouts up to its last whole episode: whole lines, and none of a last one that lacks seats.
+
+    Seats are one write; only a power cut, or reading while it is made, shows some of them.
+    """
+    end = whole_bytes(descriptor)
+    start, last = _line_before(descriptor, end)
+    if last is None or is_last_seat(last):
+        return end
+    while last.seat:  # back to its first seat
+        before, earlier = _line_before(descriptor, start)
+        if earlier is None or not _follows(last, earlier):
+            break
+        start, last = before, earlier
+    return start
+
+
+def _line_before(descriptor: int, end: int) -> tuple[int, Head | None]:
+    """Where the line that ends at `end` begins, and its head; None where it is no rollout's."""
+    start = whole_bytes(descriptor, max(0, end - 1))
+    try:
+        return start, decode_head(os.pread(descriptor, end - start, start))
+    except NOT_A_LINE:
+        return start, None
+
+
+def _follows(head: Head, before: Head) -> bool:
+    if before.seat is None or head.seat != before.seat + 1:
+        return False
+    return (head.group, head.sample, head.attempt) == (before.group, before.sample, before.attempt)
 
 
 def rank(status: str, attempt: int) -> Rank:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,15 +19,18 @@ from windrow.store.disk import Disk, write_all
 TAIL_CHUNK = 64 * 1024
 
 Waiter = asyncio.Future[None]
+Whole = Callable[[int], int]  # of an open file: how many of its bytes are whole
 
 
 class Log:
     """The one writer of a file; the caller holds the lock that makes it so."""
 
-    def __init__(self, path: Path, disk: Disk) -> None:
+    def __init__(self, path: Path, disk: Disk, whole: Whole | None = None) -> None:
+        """`whole` says how much of a file is to be kept; up to its last newline, unless given."""
         self.path = path
         self.torn: Path | None = None
         self._disk = disk
+        self._whole = whole or whole_bytes
         try:
             self._descriptor = self._opened()
         except OSError as problem:
@@ -71,7 +75,7 @@ class Log:
     def _opened(self) -> int:
         descriptor = self._disk.open(self.path)
         try:
-            self.torn = set_torn_tail_aside(self.path, descriptor, self._disk)
+            self.torn = set_torn_tail_aside(self.path, descriptor, self._disk, self._whole)
             self._disk.sync(descriptor)  # whole lines that a killed writer left may be in memory only
         except BaseException:
             os.close(descriptor)
@@ -137,10 +141,10 @@ def _tell(waiters: list[Waiter], problem: BaseException | None) -> None:
             waiter.set_exception(problem)
 
 
-def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk) -> Path | None:
-    """Move what follows the last newline to torn/ and cut it off; the place it went to, or None if there is none."""
+def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk, whole: Whole) -> Path | None:
+    """Move what follows the whole part to torn/ and cut it off; the place it went to, or None if there is none."""
     size = os.fstat(descriptor).st_size
-    keep = whole_bytes(descriptor)
+    keep = whole(descriptor)
     if keep == size:
         return None
     folder = path.parent / "torn"
@@ -156,9 +160,9 @@ def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk) -> Path | None:
     return torn
 
 
-def whole_bytes(descriptor: int) -> int:
-    """The length of the file up to and with its last newline."""
-    end = os.fstat(descriptor).st_size
+def whole_bytes(descriptor: int, end: int | None = None) -> int:
+    """The length of the file, or of its first `end` bytes, up to and with the last newline."""
+    end = os.fstat(descriptor).st_size if end is None else end
     while end > 0:
         start = max(0, end - TAIL_CHUNK)
         newline = os.pread(descriptor, end - start, start).rfind(b"\n")

@@ -195,7 +195,7 @@ def segments(run: Path, name: str = "rollouts") -> list[str]:
 
 
 def load(run: str | Path, *, attempts: str = "final") -> Iterator[Rollout]:
-    """The rollouts of a run, ordered by (task.index, sample, attempt), scores folded in, one at a time.
+    """The rollouts of a run, ordered by (task.index, sample, attempt, seat), scores folded in, one at a time.
 
     Final attempts by default; `attempts="all"` gives every line.
     """
@@ -213,7 +213,8 @@ def _ordered(reader: RunReader, *, final: bool) -> Iterator[Rollout]:
 
 
 class _Order:
-    """Places in the order of (task.index, sample, attempt), then of the id: forty bytes each, sorted piece by piece."""
+    """Places in the order of (task.index, sample, attempt), then of the id, or of the seats of an episode: forty bytes
+    each, sorted piece by piece."""
 
     def __init__(self) -> None:
         self._places = Places()
@@ -222,7 +223,12 @@ class _Order:
     def add(self, place: Place, head: Head) -> None:
         index = head.task.index
         piece = self._pieces.setdefault(index >> 10, array("Q"))
-        start = int.from_bytes(head.id.encode()[:8].ljust(8, b"\0"), "big")
+        if head.seat is None:
+            start = int.from_bytes(head.id.encode()[:8].ljust(8, b"\0"), "big")
+        else:
+            start = int.from_bytes(head.group.encode()[:6].ljust(6, b"\0"), "big") << 16 | min(
+                head.seat, 65535
+            )
         piece.extend((index, head.sample, head.attempt, start, self._places.packed(place)))
 
     def __iter__(self) -> Iterator[Place]:

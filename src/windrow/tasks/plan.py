@@ -6,7 +6,7 @@ Slot number n is sample n % k of the task at position n // k. Ten million slots 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -140,15 +140,21 @@ class Plan:
                     recorded = recorded_task(task)
                 yield self._slot(number, ledger.next_attempt(number), group, task, recorded)
 
-    def by_agent(self, ledger: Ledger, agent_of: Callable[[Task], str]) -> tuple[Counter[str], Counter[str]]:
-        """How many slots each agent has, and how many of them are pending. Reads every task."""
+    def by_agent(
+        self, ledger: Ledger, agents_of: Callable[[Task], Mapping[str, int]]
+    ) -> tuple[Counter[str], Counter[str]]:
+        """How many rollouts each agent has, and how many slots are pending of those that it drives. Reads every task.
+
+        `agents_of` are the agents of a task's episode, each with its seats; the first one drives it.
+        """
         planned: Counter[str] = Counter()
         pending: Counter[str] = Counter()
         for position in range(len(self.tasks)):
-            agent = agent_of(self.tasks.task(position))
+            agents = agents_of(self.tasks.task(position))
             first = position * self.samples
-            planned[agent] += self.samples
-            pending[agent] += sum(map(ledger.is_pending, range(first, first + self.samples)))
+            for agent, seats in agents.items():
+                planned[agent] += self.samples * seats
+            pending[next(iter(agents))] += sum(map(ledger.is_pending, range(first, first + self.samples)))
         return planned, pending
 
     def _slot(self, number: int, attempt: int, group: str, task: Task, recorded: Task) -> Slot:
