@@ -317,6 +317,12 @@ class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(rollout.reward for rollout in self.rollouts)
 
     @property
+    def zero_variance(self) -> bool:
+        """Whether there are two rewards or more, and all the same: nothing to centre."""
+        rewards = [reward for reward in self.rewards if reward is not None]
+        return len(rewards) > 1 and min(rewards) == max(rewards)
+
+    @property
     def truncated(self) -> tuple[bool, ...]:
         return tuple(rollout.truncated for rollout in self.rollouts)
 

@@ -187,6 +187,18 @@ def test_the_judges_tokens_count_in_the_budget(
     assert {tuple(rollout.scores) for rollout in windrow.load("run")} == {("tests.unit.test_judges:stern",)}
 
 
+async def test_show_prints_what_the_judge_was_asked_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [rollout] = await collected(ROWS[:1], **options(tmp_path))
+    assert main(["show", str(tmp_path / "run"), rollout.id, "--judgements"]) == 0
+    shown = capsys.readouterr().out
+    assert "quality" in shown
+    assert "[user] How good is: Say 0." in shown
+    assert "→ Score: 7" in shown
+    assert main(["show", str(tmp_path / "run"), "--judgements"]) == 2
+
+
 def test_the_judges_key_reaches_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,10 +19,12 @@ from tests.collecting import answering, collected
 from tests.stores import FAILED, GRADING, make_grading, make_rollout, write_lines, write_run
 from windrow import Rollout
 from windrow.cli.main import main
+from windrow.cli.stats import text
 from windrow.envs.problem import Problem
 from windrow.records import RecordedScore, Timing, Usage
 from windrow.stats.metrics import AgentEntry, Metrics, measure, survey, write_metrics
 from windrow.stats.spread import EXACT_VALUES, Values
+from windrow.stats.summary import summarise
 from windrow.store.directory import MANIFEST
 
 
@@ -75,6 +77,7 @@ def test_a_run_of_known_rewards_has_the_numbers_of_the_textbook(tmp_path: Path) 
             "low/reward": 0.375 - reach,
             "high/reward": 0.375 + reach,
             "n/reward": 8,
+            "zero_variance_groups": 0.0,
             "pass@1": 3 / 8,
             "pass@2": 2 / 3,
             "pass@4": 1.0,
@@ -84,6 +87,26 @@ def test_a_run_of_known_rewards_has_the_numbers_of_the_textbook(tmp_path: Path) 
     assert (one.key, one.index, one.n, one.mean, one.pass_rate) == ("a", 0, 4, 0.5, 0.5)
     assert (two.key, two.index, two.n, two.mean, two.pass_rate) == ("b", 1, 4, 0.25, 0.25)
     assert (one.std, one.min, one.max) == (pytest.approx(statistics.stdev([1, 1, 0, 0])), 0.0, 1.0)
+
+
+def test_groups_whose_rewards_are_all_the_same_are_marked_and_counted(tmp_path: Path) -> None:
+    rewards = {"mixed": (1, 0, 1), "right": (1, 1, 1), "wrong": (0, 0), "alone": (1,), "late": (0, 0, 1)}
+    run = write_run(
+        tmp_path / "run",
+        [
+            graded(name, float(reward), sample=sample, index=index)
+            for index, (name, values) in enumerate(rewards.items())
+            for sample, reward in enumerate(values)
+        ]
+        + [failed("wrong", sample=2, index=2)],
+    )
+    entry = only(measure(run))
+    marked = {group.key for group in entry.group_level_metrics if group.zero_variance}
+    assert marked == {"right", "wrong"}
+    assert (entry.agent_metrics.groups.n, entry.agent_metrics.groups.zero_variance) == (4, 2)
+    assert entry.key_metrics["zero_variance_groups"] == 0.5
+    assert summarise(run).groups == entry.agent_metrics.groups
+    assert "2 of 4 with rewards that are all the same" in text(summarise(run))
 
 
 def test_a_task_of_which_nothing_was_graded_is_listed_and_counts_nowhere(tmp_path: Path) -> None:

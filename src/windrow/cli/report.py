@@ -38,6 +38,11 @@ def closing(collection: Collection, summary: Summary, control: Control) -> str:
         lines.append(
             f"{summary.ungraded:,} not graded: the same command grades them, or --redo grade=failed runs them again"
         )
+    if collection.short_groups:
+        lines.append(
+            f"{collection.short_groups:,} groups have too few samples to be judged together: the same command fills "
+            f"them up, or --min-group judges what is there"
+        )
     lines += [
         text
         for entry in (collection.metrics.agents if collection.metrics else ())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from windrow.cli.text import score_text, shorten
 from windrow.errors import UsageError
 from windrow.identity import rollout_id
-from windrow.records import Rollout, encode
-from windrow.store.read import load
+from windrow.records import Grading, Rollout, encode
+from windrow.store.read import RunReader, load
 from windrow.store.where import parse_where
 
 
@@ -26,10 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="final",
         help="the one that counts, or every line (final)",
     )
+    parser.add_argument(
+        "--judgements", action="store_true", help="with an id: what judges were asked, and what they said"
+    )
     parser.add_argument("--json", action="store_true", help="the records themselves, one JSON object a line")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.judgements and arguments.id is None:
+        raise UsageError("--judgements is for one rollout: give its id")
     rollouts = _selected(arguments)
     if arguments.json:
         for rollout in rollouts:
@@ -39,8 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
         for rollout in rollouts:
             print(_line(rollout))
         return 0
+    gradings = RunReader(arguments.run).gradings() if arguments.judgements else None
     for number, rollout in enumerate(rollouts):
         print("\n" * bool(number) + transcript(rollout))
+        if gradings is not None:
+            print(judgements_text(gradings.of(rollout.key)) or "\nno judge was asked")
     return 0
 
 
@@ -101,4 +109,19 @@ def transcript(rollout: Rollout) -> str:
     if rollout.scores:
         lines += ["", "── scores"]
         lines += [f"{name:<24} {score_text(score)}" for name, score in rollout.scores.items()]
+    return "\n".join(lines)
+
+
+def judgements_text(gradings: Sequence[Grading]) -> str:
+    """What judges were asked and said, of the scores that count."""
+    lines: list[str] = []
+    for grading in gradings:
+        for said in grading.judgements:
+            about = f", {said.about}" if said.about else ""
+            kept = ", asked before" if said.cached else ""
+            lines += ["", f"── judge {said.model} for {grading.scorer}{about}{kept}"]
+            lines += [f"[{message.role}] {message.text}" for message in said.messages]
+            lines.append(f"→ {said.reply}")
+            if said.problem:
+                lines.append(f"(could not be read: {said.problem})")
     return "\n".join(lines)

@@ -59,6 +59,9 @@ def text(stats: Stats) -> str:
     if stats.pass_at:
         passes = "  ".join(f"pass@{k} {value:.3f}" for k, value in stats.pass_at.items())
         rows.append(("pass", f"{passes}  (reward ≥ {stats.pass_reward:g}, {stats.pass_tasks:,} tasks)"))
+    if stats.groups.n:
+        alike = f"{stats.groups.zero_variance:,} of {stats.groups.n:,} with rewards that are all the same"
+        rows.append(("groups", f"{alike} (zero variance)"))
     rows.append(
         ("tokens", f"{stats.usage.prompt_tokens:,} prompt, {stats.usage.completion_tokens:,} completion")
     )

@@ -87,30 +87,36 @@ class Judges:
             return _read_reply(kept.reply, kept.usage, read, None)._replace(cached=True)
         self._asking[key] = asyncio.Event()
         try:
-            request = Request(messages=asked, tools=(), sampling=model.sampling, id=key, attempt=1, turn=0)
-            found = await self.completion(model, request)
-            heard = _read_reply(Freezer().text(found.content or ""), found.usage, read, found.finish)
-            if heard.problem is None:
-                await self.judgements.keep(Said(key=key, reply=heard.reply, usage=heard.usage))
-            return heard
+            async with self.place(model):  # until it is kept: what a crash can lose is what has a place
+                request = Request(
+                    messages=asked, tools=(), sampling=model.sampling, id=key, attempt=1, turn=0
+                )
+                found = await self.completion(model, request)
+                heard = _read_reply(Freezer().text(found.content or ""), found.usage, read, found.finish)
+                if heard.problem is None:
+                    await self.judgements.keep(Said(key=key, reply=heard.reply, usage=heard.usage))
+                return heard
         finally:
             self._asking.pop(key).set()
 
+    def place(self, model: Model) -> asyncio.Semaphore:
+        """One of the model's calls at a time."""
+        return self._places[id(model)]
+
     async def completion(self, model: Model, request: Request) -> Completion:
-        """One call, when there is a place for it; what it took is counted, also where nobody can use it."""
-        async with self._places[id(model)]:
-            try:
-                found = await complete(
-                    model.policy,
-                    request,
-                    retries=model.call_retries,
-                    backoff_s=model.backoff_s,
-                    timeout_s=self._call_timeout_s,
-                )
-            except PolicyError as problem:
-                raise ScorerError(
-                    f"the judge {model.policy.model!r}: {problem}", kind=problem.kind, retryable=False
-                ) from problem
+        """One call; what it took is counted, also where nobody can use it."""
+        try:
+            found = await complete(
+                model.policy,
+                request,
+                retries=model.call_retries,
+                backoff_s=model.backoff_s,
+                timeout_s=self._call_timeout_s,
+            )
+        except PolicyError as problem:
+            raise ScorerError(
+                f"the judge {model.policy.model!r}: {problem}", kind=problem.kind, retryable=False
+            ) from problem
         usage = priced(found.usage, model.price)
         if usage is not None:
             self.on_usage(usage)

@@ -6,6 +6,8 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from windrow.compact import Index
 from windrow.stats.estimate import Cluster
 
@@ -65,3 +67,38 @@ class Clusters:
             total[row] += value
             if value >= pass_from:
                 passed[row] += 1
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """Of `n` groups with two rewards or more, `zero_variance` have rewards that are all the same: nothing to learn
+    from, for whoever centres over a group."""
+
+    n: int
+    zero_variance: int
+
+
+_ONE, _ALIKE, _DIFFERENT = 1, 2, 3
+
+
+class Variety:
+    """Whether the values of a row are all the same, nine bytes a row."""
+
+    def __init__(self) -> None:
+        self._first = array("d")
+        self._found = bytearray()
+
+    def add(self, values: Sequence[tuple[int, float]]) -> None:
+        missing = max([row for row, _ in values], default=-1) + 1 - len(self._found)
+        if missing > 0:
+            self._first.frombytes(bytes(8 * missing))
+            self._found += bytes(missing)
+        first, found = self._first, self._found
+        for row, value in values:
+            if not found[row]:
+                first[row], found[row] = value, _ONE
+            elif found[row] != _DIFFERENT:
+                found[row] = _ALIKE if first[row] == value else _DIFFERENT
+
+    def groups(self) -> Groups:
+        alike = self._found.count(_ALIKE)
+        return Groups(alike + self._found.count(_DIFFERENT), alike)

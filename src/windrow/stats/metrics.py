@@ -16,6 +16,7 @@ import msgspec
 from windrow.envs import BaseEnv
 from windrow.errors import StoreError
 from windrow.records import Grade, Owner, Status, Stop, encode
+from windrow.stats.clusters import Groups
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
 from windrow.stats.hooks import Hooks
 from windrow.stats.lines import Line, batches, final_lines
@@ -81,6 +82,7 @@ class AgentMetrics(msgspec.Struct, frozen=True, kw_only=True):
     pass_reward: float
     pass_at: dict[str, float]
     pass_tasks: int
+    groups: Groups
     aggregate: dict[str, dict[str, float]]
 
 
@@ -255,6 +257,7 @@ class _Agent:
             pass_reward=tally.pass_reward,
             pass_at=pass_at,
             pass_tasks=pass_tasks,
+            groups=tally.groups(),
             aggregate=self.aggregate,
         )
 
@@ -267,6 +270,8 @@ def _key_metrics(metrics: AgentMetrics, *, done: int, planned: int | None) -> di
         mean = metrics.reward
         key |= {"mean/reward": finite(mean.value), "low/reward": mean.low, "high/reward": mean.high}
         key |= {"n/reward": mean.n}
+    if metrics.groups.n:
+        key["zero_variance_groups"] = metrics.groups.zero_variance / metrics.groups.n
     return key | {f"pass@{k}": value for k, value in metrics.pass_at.items()}
 
 

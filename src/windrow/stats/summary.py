@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.records import Usage
+from windrow.stats.clusters import Groups
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
 from windrow.stats.lines import batches, final_lines
 from windrow.stats.tally import PASS_REWARD, Tally
@@ -39,6 +40,7 @@ class Stats(msgspec.Struct, kw_only=True):
     pass_reward: float
     pass_at: dict[str, float]
     pass_tasks: int
+    groups: Groups
     usage: Usage
     seconds_per_rollout: float | None
     policy_seconds_per_rollout: float | None
@@ -79,6 +81,7 @@ def _stats(reader: RunReader, tally: Tally, opponents: Tally, episodes: int | No
         pass_reward=tally.pass_reward,
         pass_at=pass_at,
         pass_tasks=pass_tasks,
+        groups=tally.groups(),
         usage=tally.usage(),
         seconds_per_rollout=tally.seconds / tally.done if tally.done else None,
         policy_seconds_per_rollout=tally.policy_seconds / tally.done if tally.done else None,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from windrow.records import Usage
-from windrow.stats.clusters import Clusters, Rows
+from windrow.stats.clusters import Clusters, Groups, Rows, Variety
 from windrow.stats.lines import Line
 
 PASS_REWARD = 1.0
@@ -22,6 +22,7 @@ class Tally:
         self.errors: Counter[str] = Counter()
         self.grade: Counter[str] = Counter()
         self.rewards = Clusters()
+        self._variety = Variety()
         self.scores: dict[str, Clusters] = {}
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.cost: float | None = None
@@ -35,6 +36,9 @@ class Tally:
     def tasks(self) -> int:
         return len(self._rows)
 
+    def groups(self) -> Groups:
+        return self._variety.groups()
+
     def add(self, lines: Sequence[Line]) -> list[int]:
         """Count lines, many at a time for speed. Returns the row of each one's task: tasks are numbered as they come up."""
         rows = [self._rows.row(line.group) for line in lines]
@@ -43,10 +47,11 @@ class Tally:
         self.stop.update([line.stop for line in lines])
         self.grade.update([line.grade for line in lines])
         self.errors.update([f"{line.error.owner}/{line.error.kind}" for line in lines if line.error])
-        self.rewards.add(
-            [(row, line.reward) for row, line in zip(rows, lines, strict=True) if line.reward is not None],
-            pass_from=self.pass_reward,
-        )
+        rewards = [
+            (row, line.reward) for row, line in zip(rows, lines, strict=True) if line.reward is not None
+        ]
+        self.rewards.add(rewards, pass_from=self.pass_reward)
+        self._variety.add(rewards)
         if self._by_score:
             self._score(rows, lines)
         self._spend([line.usage for line in lines])

@@ -26,6 +26,7 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     std: float | None
     min: float | None
     max: float | None
+    zero_variance: bool  # two rewards or more, all the same
     pass_rate: float | None
     mean_prompt_tokens: float
     mean_completion_tokens: float
@@ -126,6 +127,7 @@ class TaskTable:
             std=math.sqrt(squares / (n - 1)) if n > 1 and math.isfinite(squares) else None,
             min=finite(self._lows[row]),
             max=finite(self._highs[row]),
+            zero_variance=n > 1 and self._lows[row] == self._highs[row],
             pass_rate=passed / n if n else None,
             mean_prompt_tokens=self._prompt_tokens[row] / rollouts,
             mean_completion_tokens=self._completion_tokens[row] / rollouts,
