@@ -5,6 +5,7 @@ It says what it is told to, as ids, and keeps the prompts that it was sent.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,6 +62,11 @@ def likeliest(number: int, k: int) -> list[dict[str, Any]]:
     return [{"id": number + n, "logprob": -0.5 - n} for n in range(k)]
 
 
+def given_logprob(place: int) -> float:
+    """Of any id after so many others."""
+    return -place / 64
+
+
 class TokenServer:
     """The handler of a `wire`: `says` are the ids of its replies, in order."""
 
@@ -73,6 +79,9 @@ class TokenServer:
         self.prompts: list[list[int]] = []
         self.scored: list[tuple[list[int], int]] = []
         self.context_tokens = 8  # fewer than any prompt has
+        self.forced: list[dict[str, Any]] = []
+        self.refuse: set[int] = set()  # ids that no grammar takes
+        self.grammar_status = 200
         self.leave_out: set[int] = set()  # ids whose logprobs are not told with the reply
 
     def __call__(self, request: WireRequest) -> bytes:
@@ -97,6 +106,8 @@ class TokenServer:
         if request.path == "/generate":
             return http(200, self._of_sglang(body))
         if request.path == "/completion":
+            if "grammar" in body or isinstance(body.get("logit_bias", [[""]])[0][0], int):
+                return self._forced(body)
             return http(200, self._scores(body) if "logit_bias" in body else self._completion(body))
         return http(404, {"error": {"message": "File Not Found"}})
 
@@ -155,6 +166,34 @@ class TokenServer:
             "output_ids": ids,
             "meta_info": {**meta, **self._changes},
         }
+
+    def _forced(self, body: dict[str, Any]) -> bytes:
+        """Ids that a grammar or a bias makes it sample; a grammar ends at what `refuse` says, a bias at what it knows."""
+        self.forced.append(body)
+        wanted = [int(number) for number in re.findall(r"<\[(\d+)\]>", body.get("grammar", ""))]
+        if "grammar" in body and (self.grammar_status != 200 or self.refuse & set(wanted)):
+            return http(self.grammar_status if self.grammar_status != 200 else 500, {"error": "no"})
+        ids = wanted or [number if (number := body["logit_bias"][0][0]) < 2**20 else 4]
+        prompt = body["prompt"]
+        told = [
+            {
+                "id": number,
+                "logprob": given_logprob(len(prompt) + n),
+                "top_logprobs": likeliest(number, body["n_probs"]),
+            }
+            for n, number in enumerate(ids)
+            if number not in self.leave_out
+        ]
+        return http(
+            200,
+            {
+                "content": as_text(ids),
+                "tokens": ids,
+                "tokens_predicted": len(ids),
+                "tokens_evaluated": len(prompt),
+                "completion_probabilities": told,
+            },
+        )
 
     def _scores(self, body: dict[str, Any]) -> dict[str, Any]:
         """Only when all are asked for does it tell of those that it left out."""

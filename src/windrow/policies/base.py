@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,8 +38,22 @@ class CallOutcome(NamedTuple):
     overloaded: bool
 
 
+class Given(NamedTuple):
+    """Ids that are not to be sampled but scored: how likely is `output` after `prompt`?
+
+    `text` is what the output says: a model to which the ids say something else has another vocabulary.
+    """
+
+    prompt: Sequence[int]
+    output: Sequence[int]
+    text: str | None = None
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call. `id`, `attempt` and `turn` name it; they are not part of what the model sees."""
+    """One model call. `id`, `attempt` and `turn` name it; they are not part of what the model sees.
+
+    With `given`, nothing is sampled: the completion's tokens are those ids and the logprobs that the model gives them.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Json], ...]
@@ -49,6 +63,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     capture: Capture = "text"
     top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each place of the reply
+    given: Given | None = None
     route: Route | None = None  # the same for all calls of an episode
 
 
@@ -88,6 +103,7 @@ class Policy:
     captures: frozenset[Capture] = frozenset({"none", "text"})  # what may be asked of it
     wanted_capture: Capture = "text"  # what will be asked of it; set before it is opened
     gives_top_logprobs: bool = False  # may be asked for the likeliest tokens at each place
+    scores_ids: bool = False  # may be sent requests with `given` ids
     wanted_top_logprobs: int = 0  # how many will be asked for; set before it is opened
     reads_tool_calls: bool = True  # finds native tool calls in its replies
     notify: Callable[[str], None] = staticmethod(

@@ -46,6 +46,11 @@ def held(level: Capture, tokens: Tokens | None) -> Capture:
     return level if whole and aligned else lower(level, "logprobs")
 
 
+def given_tokens(prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float]) -> Tokens:
+    """Ids that were scored, not sampled."""
+    return _tokens(prompt, output, logprobs, "raw")
+
+
 def packed(
     level: Capture,
     *,

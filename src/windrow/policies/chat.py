@@ -9,11 +9,11 @@ from windrow.config import PolicyConfig, expand
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies.base import Completion, Policy, Request
 from windrow.policies.capturing import asks
-from windrow.policies.dialects import AUTO, DIALECTS, Dialect
+from windrow.policies.dialects import AUTO, DIALECTS, Dialect, scoring
 from windrow.policies.endpoint import Endpoint
 from windrow.policies.http import aiohttp
 from windrow.policies.pool import Pool
-from windrow.policies.probe import Facts, find_out, require, require_top
+from windrow.policies.probe import Facts, find_out, identify, require, require_top
 from windrow.policies.rates import Rates
 from windrow.records import Json
 from windrow.secrets import Redactor, api_key
@@ -44,12 +44,14 @@ class ChatPolicy(Policy):
         self.accepts = self.dialect.accepts
         self.captures = self.dialect.captures
         self.gives_top_logprobs = self.dialect.gives_top_logprobs
+        self.scores_ids = scoring(self.dialect) is not None
         self.reads_tool_calls = self.dialect.reads_tool_calls
         if self.dialect.default_max_tokens is not None:
             self.default_sampling = {"max_tokens": self.dialect.default_max_tokens}
         self._headers = {"Content-Type": "application/json", **self.dialect.headers(key)}
         self._redactor = redactor or Redactor()
         self._probe = probe
+        self._known: set[Endpoint] = set()
         self._probe_timeout_s = probe_timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._max_outage_s = max_outage_s
@@ -75,6 +77,13 @@ class ChatPolicy(Policy):
             facts = await self.facts(endpoint)
             require(facts, self.wanted_capture, endpoint.base_url)
             require_top(facts, self.wanted_top_logprobs, endpoint.base_url)
+
+    async def _know(self, endpoint: Endpoint) -> None:
+        """Find out what an endpoint is that is to score ids, where it was not named."""
+        if endpoint not in self._known:
+            _, name = await identify(endpoint, self._probe_timeout_s)
+            endpoint.dialect = DIALECTS[name or "openai"]
+            self._known.add(endpoint)
 
     async def facts(self, endpoint: Endpoint) -> Facts:
         """What an endpoint is, and what of `wanted_capture` it gives."""
@@ -137,6 +146,8 @@ class ChatPolicy(Policy):
         endpoint.in_flight += 1
         used: int | None = None  # tokens: unknown where the call is cut off
         try:
+            if request.given is not None and self._auto:
+                await self._know(endpoint)
             completion = await endpoint.complete(request, self.model)
             if (usage := completion.usage) is not None:
                 used = usage.prompt_tokens + usage.completion_tokens

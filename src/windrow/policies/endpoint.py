@@ -16,7 +16,7 @@ import msgspec
 
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
 from windrow.policies.base import Completion, Request
-from windrow.policies.dialects import DIALECTS, Dialect
+from windrow.policies.dialects import DIALECTS, Dialect, scoring
 from windrow.policies.failing import Unreachable, retry_after, transport_error
 from windrow.policies.health import Health
 from windrow.policies.http import aiohttp
@@ -120,8 +120,15 @@ class Endpoint:
         )
 
     async def complete(self, request: Request, model: str) -> Completion:
-        """One completion, in the endpoint's dialect."""
-        return await self.dialect.complete(request, model, self)
+        """One completion, in the endpoint's dialect, or in that of the same server which scores given ids."""
+        dialect = self.dialect if request.given is None else scoring(self.dialect)
+        if dialect is None:
+            raise PolicyError(
+                f"{self.base_url} cannot be asked as {self.dialect.name!r} how likely given ids are: serve the model "
+                f"with vLLM, SGLang or llama.cpp, and name its dialect",
+                kind="no_scoring",
+            )
+        return await dialect.complete(request, model, self)
 
     async def ask(self, dialect: Dialect, body: dict[str, Json]) -> bytes:
         """The answer to one completion request."""

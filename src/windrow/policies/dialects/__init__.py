@@ -10,7 +10,7 @@ from windrow.policies.dialects.responses import OpenAIResponses
 from windrow.policies.dialects.sglang import SglangGenerate
 from windrow.policies.dialects.vllm import VllmCompletions, VllmGenerate
 
-__all__ = ["AUTO", "DIALECTS", "BadReply", "Dialect"]
+__all__ = ["AUTO", "DIALECTS", "BadReply", "Dialect", "scoring"]
 
 AUTO = "auto"
 DIALECTS: dict[str, Dialect] = {
@@ -28,3 +28,14 @@ DIALECTS: dict[str, Dialect] = {
         AnthropicMessages(),
     )
 }
+
+# Which dialect of the same server scores ids that are given.
+SCORING = {"vllm": "vllm-completions", "vllm-generate": "vllm-completions", "sglang": "sglang-generate"}
+SCORING |= {"llamacpp": "llamacpp-completion"}
+SCORING |= {name: name for name in ("vllm-completions", "sglang-generate", "llamacpp-completion")}
+
+
+def scoring(dialect: Dialect) -> Dialect | None:
+    """The dialect in which the same server is asked to score ids; None where it cannot."""
+    name = SCORING.get(dialect.name)
+    return DIALECTS[name] if name is not None else None

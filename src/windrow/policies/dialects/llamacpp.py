@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import msgspec
 
 from windrow.errors import ContextOverflow
-from windrow.policies.base import Completion, Request
+from windrow.policies.base import Completion, Given, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
 from windrow.policies.dialects.chat import OpenAIChat
-from windrow.policies.dialects.tokenwise import Rendering, Sampled, TokenDialect, template_messages
+from windrow.policies.dialects.forcing import forced
+from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_messages
 from windrow.policies.likeliest import Likely, Place
 from windrow.policies.wire import Count, Logprob, TokenId, decode_reply, wire_message
 from windrow.records import Json
@@ -175,6 +176,9 @@ class LlamacppCompletion(TokenDialect):
                 if top:
                     top[position] = likely
         return reply._replace(logprobs=logprobs, top=top or None)
+
+    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+        return await forced(self, given, top, endpoint)
 
     async def score(self, prefix: list[int], token: int, endpoint: Endpoint) -> tuple[float | None, Place]:
         """The logprob of a token after a prefix, None where the server does not tell, and the likeliest there."""

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from windrow.errors import InfraError
-from windrow.policies.base import Request
+from windrow.policies.base import Given, Request
 from windrow.policies.capturing import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
 from windrow.policies.dialects.tokenwise import (
     MAX_TOKENS,
     Rendering,
     Sampled,
+    Scored,
     TokenDialect,
     template_messages,
 )
 from windrow.policies.likeliest import Likely, Place
 from windrow.policies.wire import Count, Logprob, TokenId
-from windrow.records import Json
+from windrow.records import Json, Usage
 
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
@@ -58,6 +59,18 @@ class _Generated(msgspec.Struct, gc=False):
     prompt_token_ids: list[TokenId] | None = None
 
 
+class _Input(msgspec.Struct, gc=False):
+    prompt_tokens: Count
+    input_token_logprobs: list[tuple[Logprob | None, TokenId, str | None]]
+    input_top_logprobs: list[list[tuple[Logprob, TokenId, str | None]] | None] | None = None
+    cached_tokens: Count = 0
+
+
+class _Scored(msgspec.Struct, gc=False):
+    meta_info: _Input
+
+
+_decode_scored = msgspec.json.Decoder(_Scored).decode
 _decode_top = msgspec.json.Decoder(_Top).decode
 _decode = msgspec.json.Decoder(_Generated).decode
 
@@ -122,6 +135,33 @@ class SglangGenerate(TokenDialect):
         if found is None:
             return None
         return [[Likely(triple[1], triple[0]) for triple in place or ()] for place in found]
+
+    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+        # The first id that it tells of has no logprob, whichever it is: so the last one of the prompt is.
+        start = max(len(given.prompt) - 1, 0)
+        ids = [*given.prompt, *given.output]
+        body: dict[str, Json] = {"input_ids": ids, "stream": False}
+        body["sampling_params"] = {"max_new_tokens": 1, "temperature": 0}
+        body |= {"return_logprob": True, "logprob_start_len": start, "top_logprobs_num": top}
+        answer = await endpoint.ask(self, body)
+        return endpoint.read(self, answer, lambda found: _scored(found, ids[start:], len(given.output)))
+
+
+def _scored(answer: bytes, ids: list[int], count: int) -> Scored:
+    """The logprobs of the last `count` of these ids."""
+    meta = _decode_scored(answer).meta_info
+    told = meta.input_token_logprobs
+    if [triple[1] for triple in told] != ids:  # it tells an id beyond its vocabulary as another
+        raise BadReply("'input_token_logprobs' are those of other ids than were sent")
+    logprobs = [triple[0] for triple in told[-count:] if triple[0] is not None]
+    if len(logprobs) != count:
+        raise BadReply(f"'input_token_logprobs' has {len(logprobs)} logprobs for {count} ids")
+    places = (meta.input_top_logprobs or [])[-count:]
+    return Scored(
+        logprobs,
+        [[Likely(triple[1], triple[0]) for triple in place or ()] for place in places] or None,
+        Usage(prompt_tokens=meta.prompt_tokens, completion_tokens=1, cached_tokens=meta.cached_tokens),
+    )
 
 
 async def rendered_by_tokenize(

@@ -12,8 +12,9 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from windrow.policies.base import Completion, Request, Route
-from windrow.policies.capturing import packed
+from windrow.errors import PolicyError
+from windrow.policies.base import Completion, Given, Request, Route
+from windrow.policies.capturing import given_tokens, packed
 from windrow.policies.dialects.base import TOKENS, Dialect
 from windrow.policies.likeliest import Place, with_top
 from windrow.policies.wire import wire_message
@@ -41,6 +42,14 @@ class Sampled(NamedTuple):
     prompt: Sequence[int] | None = None  # as the server has seen it, where it tells
     top: Sequence[Place | None] | None = None  # the likeliest tokens for each id, where they are asked for
     overflowed: bool = False  # the context was full: the reply ended there, or went on without its beginning
+
+
+class Scored(NamedTuple):
+    """What a model gives for ids that were not its own: a logprob for each, the likeliest in their places, the cost."""
+
+    logprobs: Sequence[float]
+    top: Sequence[Place] | None
+    usage: Usage
 
 
 class Rendering(NamedTuple):
@@ -100,7 +109,13 @@ class TokenDialect(Dialect):
         """The likeliest tokens for each id of the reply; None where the server told of none."""
         raise NotImplementedError
 
+    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+        """The logprobs of ids that are given."""
+        raise NotImplementedError
+
     async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
+        if request.given is not None:
+            return await self._scored(request.given, request.top_logprobs, model, endpoint)
         rendering = await self.render(request, model, endpoint)
         branches = branches_of(request.route)
         branch, (chars, known) = longest(branches, rendering.text)
@@ -123,6 +138,27 @@ class TokenDialect(Dialect):
         remember(branches, branch, rendering.text + said, [*ids, *reply.ids])
         whole = not reply.overflowed or len(ids) + len(reply.ids) <= await self.context_tokens(endpoint)
         return self._completion(request, ids, reply, whole=whole)
+
+    async def _scored(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Completion:
+        """The ids as they were given, with the logprobs that the model gives them."""
+        found = await self.score_given(given, top, model, endpoint)
+        if given.text is not None:
+            said = await self.detokenize(given.output, model, endpoint)
+            if not same_words(given.text, said):
+                raise PolicyError(
+                    f"to {model!r} at {endpoint.base_url} the ids say {said!r:.80}, not {given.text!r:.80}: it has "
+                    f"another vocabulary",
+                    kind="other_vocabulary",
+                )
+        tokens = given_tokens(given.prompt, given.output, found.logprobs)
+        return Completion(
+            content=None,
+            finish=None,
+            usage=found.usage,
+            tokens=with_top(tokens, top, found.top),
+            capture="tokens",
+            model=model,
+        )
 
     def _told(self, answer: bytes, request: Request) -> Sampled:
         reply = self.sampled(answer)
@@ -174,6 +210,15 @@ def known_logprobs(logprobs: Sequence[float | None] | None) -> Sequence[float] |
         return None
     known = [logprob for logprob in logprobs if logprob is not None]
     return known if len(known) == len(logprobs) else None
+
+
+def same_words(text: str, said: str) -> bool:
+    """Whether `said`, the text of all ids of a reply, holds `text`: a record has it without special tokens.
+
+    Spaces, and characters that are cut off, are told in several ways and do not count.
+    """
+    wanted, found = ("".join(part.replace("\ufffd", "").split()) for part in (text, said))
+    return wanted in found
 
 
 def branches_of(route: Route | None) -> list[Branch]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from windrow.errors import InfraError
-from windrow.policies.base import ANY_SAMPLING, Request
+from windrow.policies.base import ANY_SAMPLING, Given, Request
 from windrow.policies.capturing import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
-from windrow.policies.dialects.tokenwise import MAX_TOKENS, Rendering, Sampled, TokenDialect
+from windrow.policies.dialects.tokenwise import MAX_TOKENS, Rendering, Sampled, Scored, TokenDialect
 from windrow.policies.likeliest import MISSING_LOGPROB, Likely, Place, by_id
 from windrow.policies.wire import Logprob, TokenId, WireUsage, likeliest
 from windrow.records import Json
@@ -42,6 +42,22 @@ class _Reply(msgspec.Struct, gc=False):
     choices: list[_Choice]
     usage: WireUsage
     model: str | None = None
+
+
+class _Prompted(msgspec.Struct, gc=False):
+    logprob: Logprob
+
+
+class _ScoredChoice(msgspec.Struct, gc=False):
+    prompt_logprobs: list[dict[int, _Prompted] | None]
+
+
+class _ScoredReply(msgspec.Struct, gc=False):
+    choices: list[_ScoredChoice]
+    usage: WireUsage
+
+
+_decode_scored = msgspec.json.Decoder(_ScoredReply).decode
 
 
 class _TopLogprobs(msgspec.Struct, gc=False):
@@ -83,6 +99,14 @@ class VllmCompletions(_Vllm):
     path = "/completions"
     accepts = ANY_SAMPLING - {"reasoning_effort"}
 
+    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+        """The logprobs of a prompt, of which the output is the end; one token is sampled and left."""
+        ids = [*given.prompt, *given.output]
+        body: dict[str, Json] = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0}
+        body["prompt_logprobs"] = top
+        answer = await endpoint.ask(self, body)
+        return endpoint.read(self, answer, lambda found: _scored(found, ids, len(given.output)))
+
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "prompt": ids, "max_tokens": MAX_TOKENS}
         with_options(body, request)
@@ -122,6 +146,24 @@ class VllmCompletions(_Vllm):
             model=reply.model,
             prompt=choice.prompt_token_ids or (),  # it is asked to tell
         )
+
+
+def _scored(answer: bytes, ids: list[int], count: int) -> Scored:
+    """The logprobs of the last `count` of these ids."""
+    reply = _decode_scored(answer)
+    if not reply.choices:
+        raise BadReply("it has no choices")
+    told = reply.choices[0].prompt_logprobs
+    if len(told) != len(ids):
+        raise BadReply(f"'prompt_logprobs' tells of {len(told)} ids, and {len(ids)} were sent")
+    logprobs, places = [], []
+    for number, place in zip(ids[-count:], told[-count:], strict=True):
+        own = (place or {}).get(number)
+        if place is None or own is None or own.logprob <= MISSING_LOGPROB:
+            raise BadReply(f"'prompt_logprobs' has no logprob of the id {number}")
+        logprobs.append(own.logprob)
+        places.append([Likely(name, one.logprob) for name, one in place.items()])
+    return Scored(logprobs, places, reply.usage.counted)
 
 
 class _Sampled(msgspec.Struct, gc=False):

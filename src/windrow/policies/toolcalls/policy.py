@@ -31,6 +31,7 @@ class TextToolPolicy(Policy):
         self.default_capture = policy.default_capture
         self.captures = policy.captures
         self.gives_top_logprobs = policy.gives_top_logprobs
+        self.scores_ids = policy.scores_ids
         self.reads_tool_calls = True
         self._policy = policy
         self._format = FORMATS[format_name]

@@ -1,0 +1,117 @@
+"""How likely given ids are to llama.cpp, which tells no logprobs of a prompt: they are made to be sampled.
+
+A grammar that lets only one id through at each place has the server sample the whole output in one call, and tell the
+model's own logprob at every step. Where the server does not follow (a part of a character ends the match, a token
+that ends replies, a version without such grammars), the output is halved, down to single ids. Those are made likely by a bias, which
+changes what is sampled and not what is told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from windrow.errors import InfraError, PolicyError
+from windrow.policies.base import Given
+from windrow.policies.dialects.tokenwise import Sampled, Scored
+from windrow.policies.likeliest import Place
+from windrow.records import Json, Usage
+
+if TYPE_CHECKING:
+    from windrow.policies.dialects.llamacpp import LlamacppCompletion
+    from windrow.policies.endpoint import Endpoint
+
+SURE = 1000.0  # added to a logit: nothing else is sampled
+
+
+class _Told(NamedTuple):
+    logprob: float
+    top: Place
+
+
+async def forced(dialect: LlamacppCompletion, given: Given, top: int, endpoint: Endpoint) -> Scored:
+    dialect.check_length([*given.prompt, *given.output], endpoint)
+    forcing = _Forcing(dialect, top, endpoint)
+    # The last id is often one that ends replies, which no grammar takes.
+    told = [
+        *await forcing.run([*given.prompt], [*given.output[:-1]]),
+        *await forcing.run([*given.prompt, *given.output[:-1]], [*given.output[-1:]]),
+    ]
+    return Scored([one.logprob for one in told], [one.top for one in told] if top else None, forcing.usage)
+
+
+class _Forcing:
+    """The calls that the ids of one output take."""
+
+    def __init__(self, dialect: LlamacppCompletion, top: int, endpoint: Endpoint) -> None:
+        self._dialect = dialect
+        self._top = top
+        self._endpoint = endpoint
+        self.usage = Usage()
+        self._grammars = True  # until the server refuses one
+
+    async def run(self, prefix: list[int], ids: list[int]) -> list[_Told]:
+        if not ids:
+            return []
+        if len(ids) == 1:
+            return [await self._single(prefix, ids[0])]
+        told = await self._followed(prefix, ids) if self._grammars else None
+        if told is not None:
+            return told
+        half = len(ids) // 2
+        first = await self.run(prefix, ids[:half])
+        return first + await self.run([*prefix, *ids[:half]], ids[half:])
+
+    async def _followed(self, prefix: list[int], ids: list[int]) -> list[_Told] | None:
+        """What one call tells in which only these ids could be sampled; None where it did not go so."""
+        grammar = "root ::= " + " ".join(f"<[{number}]>" for number in ids)
+        try:
+            reply = await self._sampled(prefix, len(ids), {"grammar": grammar, "temperature": 0})
+        except InfraError as problem:
+            if problem.kind != "http_500":
+                raise
+            return None
+        except PolicyError as problem:
+            if problem.kind != "http_400":
+                raise
+            self._grammars = False
+            return None
+        if list(reply.ids) != ids or reply.logprobs is None or None in reply.logprobs:
+            return None
+        places = reply.top or [()] * len(ids)
+        return [
+            _Told(logprob or 0.0, place or ()) for logprob, place in zip(reply.logprobs, places, strict=True)
+        ]
+
+    async def _single(self, prefix: list[int], token: int) -> _Told:
+        bias: dict[str, Json] = {"logit_bias": [[token, SURE]], "temperature": 0}
+        reply = await self._sampled(prefix, 1, bias)
+        if list(reply.ids) == [token] and reply.logprobs and reply.logprobs[0] is not None:
+            return _Told(reply.logprobs[0], (reply.top or [()])[0] or ())
+        logprob, place = await self._dialect.score(prefix, token, self._endpoint)  # a part of a character
+        self.usage += Usage(prompt_tokens=len(prefix), completion_tokens=1)
+        if logprob is None:
+            raise PolicyError(
+                f"{self._endpoint.base_url} does not know the id {token}: it has another vocabulary",
+                kind="other_vocabulary",
+            )
+        return _Told(logprob, place)
+
+    async def _sampled(self, prefix: list[int], count: int, options: dict[str, Json]) -> Sampled:
+        body: dict[str, Json] = {"prompt": prefix, "n_predict": count, "n_probs": max(1, self._top)}
+        body |= {"return_tokens": True, "stream": False, **options}
+        answer = await self._endpoint.ask(self._dialect, body)
+        reply = self._endpoint.read(self._dialect, answer, self._read)
+        self.usage += Usage(
+            prompt_tokens=reply.prompt_tokens or 0,
+            completion_tokens=len(reply.ids),
+            cached_tokens=reply.cached_tokens,
+        )
+        if reply.prompt_tokens != len(prefix):
+            raise PolicyError(
+                f"the server saw {reply.prompt_tokens} ids of a prompt of {len(prefix)}", kind="bad_reply"
+            )
+        return reply
+
+    def _read(self, answer: bytes) -> Sampled:
+        reply = self._dialect.sampled(answer)
+        return reply._replace(top=self._dialect.likeliest(answer, reply)) if self._top else reply
