@@ -7,8 +7,11 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from windrow import Completion, Policy, Request
 from windrow.policies.capturing import packed
+from windrow.policies.likeliest import Likely, with_top
 from windrow.records import Message, Tokens, Turn, Usage
 
 START, END = 1, 2  # of a message; the policy samples END itself
@@ -62,6 +65,20 @@ class ExactPolicy(Policy):
             tokens=tokens,
             capture=capture,
         )
+
+
+class Likelies(ExactPolicy):
+    """Says that the id after the sampled one is the next likeliest."""
+
+    gives_top_logprobs = True
+
+    async def complete(self, request: Request) -> Completion:
+        completion = await super().complete(request)
+        places = [
+            [Likely(number + n, -0.5 - n) for n in range(request.top_logprobs)] for number in self.outputs[-1]
+        ]
+        tokens = with_top(completion.tokens, request.top_logprobs, places)
+        return msgspec.structs.replace(completion, tokens=tokens)
 
 
 def numbers(raw: bytes) -> list[int]:

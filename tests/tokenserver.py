@@ -79,6 +79,8 @@ class TokenServer:
         self.prompts: list[list[int]] = []
         self.scored: list[tuple[list[int], int]] = []
         self.context_tokens = 8  # fewer than any prompt has
+        self.down = False
+        self.vocabulary: str | None = None  # what any ids say in another one
         self.forced: list[dict[str, Any]] = []
         self.refuse: set[int] = set()  # ids that no grammar takes
         self.grammar_status = 200
@@ -86,6 +88,10 @@ class TokenServer:
 
     def __call__(self, request: WireRequest) -> bytes:
         body = request.json if request.body else {}
+        if self.down:
+            return http(503, {"error": {"message": "busy"}})
+        if request.path == "/v1/models":
+            return http(200, {"data": [{"id": "stub"}]})
         if request.path == "/props":
             return http(200, {"default_generation_settings": {"n_ctx": self.context_tokens}})
         if request.path == "/apply-template":
@@ -98,7 +104,8 @@ class TokenServer:
             )
             return http(200, {"tokens": as_ids(text)})
         if request.path == "/detokenize":
-            return http(200, dict.fromkeys(("content", "text", "prompt"), as_text(body["tokens"])))
+            said = as_text(body["tokens"]) if self.vocabulary is None else self.vocabulary
+            return http(200, dict.fromkeys(("content", "text", "prompt"), said))
         if request.path == "/v1/completions":
             return http(200, self._of_vllm(body))
         if request.path == "/inference/v1/generate":
@@ -191,7 +198,7 @@ class TokenServer:
                 "tokens": ids,
                 "tokens_predicted": len(ids),
                 "tokens_evaluated": len(prompt),
-                "completion_probabilities": told,
+                **({"completion_probabilities": told} if told else {}),
             },
         )
 

@@ -193,7 +193,16 @@ def scorer_models(
                 where = f"the judge of scorer {scorer.name!r}"
                 made[key] = _model(config, where, redactor, run.prices, instead)
             found.setdefault(scorer.name, {})[name] = made[key]
+            _check_scores_ids(scorer, made[key].policy)
     return found
+
+
+def _check_scores_ids(scorer: AnyScorer, policy: Policy) -> None:
+    if getattr(scorer, "needs_tokens", False) and not policy.scores_ids:
+        raise UsageError(
+            f"scorer {scorer.name!r}: {policy.model!r} cannot be asked how likely given ids are; a model at vLLM, SGLang "
+            f"or llama.cpp can, and local"
+        )
 
 
 def _price_of(prices: Mapping[str, Price], model: str) -> Price | None:

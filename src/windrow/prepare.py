@@ -108,6 +108,9 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         raise UsageError(
             f"--capture none: scorer {late[0]!r} judges after the commit and would find no messages"
         )
+    needy = next((scorer.name for scorer in scorers if getattr(scorer, "needs_tokens", False)), None)
+    if needy is not None and made.policy.wanted_capture != "tokens":
+        raise UsageError(f"scorer {needy!r} needs the ids of what was sampled: give --capture tokens")
     if made.functions or run.tools:
         _check_tools_are_used(made)
     behaviour = _behaviour(loaded, made, source)

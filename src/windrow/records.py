@@ -118,6 +118,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class TeacherTokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What another model says of a turn's output: a float32 logprob for each id, and its likeliest tokens (as `top`)."""
+
+    logprobs: bytes
+    model: str
+    top: Json = None
+
+
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A turn's tokens. Arrays are little-endian int32 (ids) and float32 (logprobs), base64 in the file.
 
@@ -131,6 +139,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprob_kind: str | None
     continues: int | None = None
     top: Json = None
+    teacher: TeacherTokens | None = None  # of a grading: never in the rollout's own line
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -379,6 +388,9 @@ class Grading(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     graded_at: float = 0.0
     judgements: tuple[Judgement, ...] = ()
+    tokens: tuple[
+        dict[int, TeacherTokens], ...
+    ] = ()  # by member: of each turn, what a teacher says of its ids
 
 
 def _tool_use(turns: Iterable[Turn]) -> dict[str, ToolUse]:

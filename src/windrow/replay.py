@@ -30,7 +30,7 @@ from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request
 from windrow.policies.base import ANY_SAMPLING
 from windrow.prepare import Prepared, prepare
-from windrow.records import Json, Message, Rollout, Turn
+from windrow.records import Grading, Json, Message, Rollout, Turn
 from windrow.store.directory import Fingerprint
 from windrow.store.read import RunReader, load
 from windrow.tasks.plan import Slot
@@ -71,6 +71,8 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
         raise UsageError(f"rollout {rollout.id} was recorded without its messages (capture: none)")
     with RunReader(run) as reader:
         manifest = reader.manifest
+        gradings = reader.gradings()
+        seats = [_without(seat, gradings.of(seat.key)) for seat in seats]
     world = _prepared(manifest.config, manifest.grading, rollout, seats).world
     slot = Slot(
         number=0,
@@ -111,6 +113,13 @@ def _seats(run: str | Path, rollout: Rollout) -> list[Rollout]:
             f"{len(found)} of the {rollout.seats} seats of episode {rollout.episode} are there: it cannot be replayed"
         )
     return found
+
+
+def _without(rollout: Rollout, gradings: Sequence[Grading]) -> Rollout:
+    """The rollout without the metrics of scorers that judged it after the commit."""
+    late = {name for grading in gradings for metrics in grading.metrics for name in metrics}
+    metrics = {name: value for name, value in rollout.metrics.items() if name not in late}
+    return msgspec.structs.replace(rollout, metrics=metrics)
 
 
 # -- who says what is recorded
@@ -204,6 +213,7 @@ def _prepared(
         agent=agent,
         scorers=_scorers(grading, rollout),
         capture="text",
+        top_logprobs=None,
         limits=msgspec.structs.replace(run.limits, episode_timeout_s=None),
     )
     found = find_env(env.name)
@@ -222,6 +232,7 @@ def _scorers(grading: Fingerprint | None, rollout: Rollout) -> list[ScorerConfig
     return [
         ScorerConfig(name=scorer["name"], weight=scorer["weight"], settings=scorer["settings"])
         for scorer in grading.of["scorers"]
+        if not scorer.get("models")  # they judge after the commit, and are not asked again
     ]
 
 

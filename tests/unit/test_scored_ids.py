@@ -74,11 +74,12 @@ async def test_what_no_grammar_takes_is_asked_for_alone(status: int) -> None:
     assert any(body.get("logit_bias") == [[ord("a"), 1000.0]] for body in server.forced)
 
 
-async def test_a_part_of_a_character_is_looked_for_among_all_tokens() -> None:
+@pytest.mark.parametrize("top", [0, 2])
+async def test_a_part_of_a_character_is_looked_for_among_all_tokens(top: int) -> None:
     server = TokenServer([])
     server.leave_out = {ord("a")}
     async with teacher(server) as policy:
-        found = logprobs(await policy.complete(asked()))
+        found = logprobs(await policy.complete(asked(top=top)))
     assert found == [
         LEFT_OUT if number == ord("a") else place for number, place in zip(OUTPUT, PLACES, strict=True)
     ]

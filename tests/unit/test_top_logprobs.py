@@ -13,7 +13,7 @@ import pytest
 
 import windrow
 from tests.collecting import answering, lines, single
-from tests.exact import ExactPolicy
+from tests.exact import ExactPolicy, Likelies
 from tests.exporting import sampled
 from tests.replaying import laid_down, replaying, request_of, shown_top
 from tests.serving import ModelServer, chat_reply, write_jsonl
@@ -171,20 +171,6 @@ def test_half_a_character_in_a_token_is_replaced(tmp_path: Path) -> None:
     [rollout] = windrow.load(tmp_path / "run")
     assert rollout.turns[0].tokens is not None
     assert rollout.turns[0].tokens.top["texts"][0] == ["\ufffd", "The"]
-
-
-class Likelies(ExactPolicy):
-    """Says that the id after the sampled one is the next likeliest."""
-
-    gives_top_logprobs = True
-
-    async def complete(self, request: Request) -> Completion:
-        completion = await super().complete(request)
-        places = [
-            [Likely(number + n, -0.5 - n) for n in range(request.top_logprobs)] for number in self.outputs[-1]
-        ]
-        tokens = with_top(completion.tokens, request.top_logprobs, places)
-        return msgspec.structs.replace(completion, tokens=tokens)
 
 
 async def kept(tmp_path: Path, **options: Any) -> Rollout:

@@ -196,8 +196,8 @@ class Recorder:
     def _stored(self, completion: Completion) -> Tokens | None:
         """The reply's tokens without those of the prompt that an earlier turn holds."""
         tokens = completion.tokens
-        if tokens is not None and tokens.top is not None:
-            tokens = msgspec.structs.replace(tokens, top=self._frozen_top(tokens.top))
+        if tokens is not None and (tokens.top is not None or tokens.teacher is not None):
+            tokens = msgspec.structs.replace(tokens, top=self._frozen_top(tokens.top), teacher=None)
         if tokens is None or held(completion.capture, tokens) != "tokens":
             return tokens
         try:

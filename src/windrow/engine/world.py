@@ -16,6 +16,7 @@ from windrow.envs.seating import Seating
 from windrow.errors import ScorerError
 from windrow.naming import name_of
 from windrow.policies import Policy
+from windrow.policies.base import Given
 from windrow.policies.capturing import level_of
 from windrow.records import (
     OPPONENT,
@@ -26,6 +27,7 @@ from windrow.records import (
     Rollout,
     RolloutGroup,
     Task,
+    TeacherTokens,
     Usage,
 )
 from windrow.tasks.plan import Slot
@@ -36,10 +38,11 @@ T = TypeVar("T")
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What one scorer said of one episode."""
+    """What one scorer said of one episode, and by turn of its ids."""
 
     scores: dict[str, RecordedScore]
     metrics: dict[str, float]
+    tokens: dict[int, TeacherTokens] = {}
 
 
 class _Judging(Protocol):
@@ -88,6 +91,9 @@ class NoJudge:
     async def ask(
         self, messages: Messages, read: Callable[[str], T], *, about: str | None = None, judge: str = "judge"
     ) -> T:
+        raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
+
+    async def scored(self, given: Given, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
         raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
 
 

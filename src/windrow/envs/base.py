@@ -9,6 +9,7 @@ import msgspec
 
 from windrow.config import PolicyConfig, ScorerConfig
 from windrow.policies import Completion
+from windrow.policies.base import Given
 from windrow.records import (
     AttemptId,
     Capture,
@@ -20,6 +21,7 @@ from windrow.records import (
     Status,
     Stop,
     Task,
+    TeacherTokens,
     Turn,
 )
 from windrow.tasks.prompts import PromptTemplate
@@ -109,6 +111,9 @@ class ScoreContext(Protocol):
         A reply that `read` refuses (ValueError) is told to the judge, which is asked again; what stays unreadable
         raises ScorerError: a judgement is read, or it failed. The same messages are asked once in a run.
         """
+
+    async def scored(self, given: Given, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
+        """The given ids with the logprobs that the judge's model gives them, and its `top` likeliest tokens."""
 
 
 class BaseEnv:

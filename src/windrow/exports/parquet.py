@@ -18,7 +18,7 @@ from windrow.records import Json, Message, Rollout
 
 GROUP_ROWS = 1024
 GROUP_BYTES = 1 << 24
-TOKENS = ("input_ids", "loss_mask", "logprobs")
+TOKENS = ("input_ids", "loss_mask", "logprobs", "teacher_logprobs")
 TOP = {"top_ids": "ids", "top_logprobs": "logprobs"}  # what of a sequence's likeliest tokens a column holds
 TOKEN_BYTES = 9  # an id, a logprob and a bit of the mask
 NOT_EXACT = "rollouts with empty token columns, because they were not captured as tokens"
@@ -54,6 +54,7 @@ class Parquet(Exporter):
             "logprob_kind": sequences[0].logprob_kind if sequences else None,
             "unanswered_tool_calls": sum(sequence.unanswered_tool_calls for sequence in sequences),
             **_top(rollout, sequences),
+            **_teacher(rollout, sequences),
         }
 
 
@@ -125,6 +126,7 @@ def schema() -> Any:
         "logprobs": pa.list_(pa.list_(pa.float32())),
         "top_ids": pa.list_(pa.list_(pa.list_(pa.int32()))),
         "top_logprobs": pa.list_(pa.list_(pa.list_(pa.float32()))),
+        "teacher_logprobs": pa.list_(pa.list_(pa.float32())),
         "logprob_kind": text,
         "unanswered_tool_calls": whole,
     }
@@ -139,6 +141,16 @@ def _top(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
 
     found = [laid_out(rollout.turns, sequence) for sequence in sequences]
     return dict.fromkeys(TOP, found) if any(len(laid.ids) for laid in found) else {}
+
+
+def _teacher(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
+    """What a teacher gives the same ids, where it has scored all that is trained."""
+    if not any(turn.tokens is not None and turn.tokens.teacher is not None for turn in rollout.turns):
+        return {}
+    from windrow.tokens.teacher import teacher_logprobs
+
+    found = [teacher_logprobs(rollout.turns, sequence) for sequence in sequences]
+    return {} if any(one is None for one in found) else {"teacher_logprobs": found}
 
 
 def _column(rows: list[dict[str, Any]], field: Any) -> Any:

@@ -16,6 +16,7 @@ from windrow.exports.selection import NOT_GRADED
 from windrow.records import Json, Rollout
 from windrow.tokens.linking import Merging
 from windrow.tokens.sequences import TrainingSequence
+from windrow.tokens.teacher import teacher_logprobs
 
 ALL_THE_SAME = "rollouts with advantage 0, because the rewards of their group are all the same"
 
@@ -44,7 +45,7 @@ class Trl(Exporter):
         if not sequences:
             raise Unfit("with no sampled token")
         extra = self._extra(example)
-        return [_row(rollout, sequence) | extra for sequence in sequences]
+        return [_row(rollout, sequence) | _teacher(rollout, sequence) | extra for sequence in sequences]
 
     def _extra(self, example: Example) -> dict[str, Json]:
         """One advantage for all rows of a rollout."""
@@ -55,6 +56,12 @@ class Trl(Exporter):
         if min(example.rewards) == max(example.rewards):
             self.notes[ALL_THE_SAME] += 1
         return {"advantage": self._advantage(example.rollout.reward, example.rewards)}
+
+
+def _teacher(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:
+    """What a teacher gives the same ids, where one was asked."""
+    found = teacher_logprobs(rollout.turns, sequence)
+    return {} if found is None else {"teacher_logprobs": found[sequence.prompt_length :].tolist()}
 
 
 def _row(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:

@@ -20,6 +20,7 @@ class BaseScorer:
     after_commit: bool = False
     needs_answer: ClassVar[bool] = False  # an `answer` in every row
     needs_judge: bool = False  # a model called "judge": its own, or the run's
+    needs_tokens: ClassVar[bool] = False  # the ids of what was sampled, which its models are asked to score
     asks_judge: bool = False  # it may ask one, if there is one
     config: ScorerConfig | None = None  # as it was configured
     version: str | int | None = None

@@ -109,6 +109,9 @@ class Grader:
             usage=hearing.usage,
             graded_at=time.time(),
             judgements=tuple(hearing.judgements),
+            tokens=tuple({} if verdict is None else verdict.tokens for verdict in given)
+            if any(verdict is not None and verdict.tokens for verdict in given)
+            else (),
         )
         await self._log.commit(grading)
         return grading

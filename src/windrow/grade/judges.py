@@ -19,8 +19,8 @@ from windrow.envs.base import Messages
 from windrow.errors import PolicyError, ScorerError
 from windrow.identity import digest
 from windrow.policies import Completion, Request
-from windrow.policies.base import complete
-from windrow.records import Judgement, Message, Usage
+from windrow.policies.base import Given, complete
+from windrow.records import Judgement, Message, TeacherTokens, Usage
 from windrow.store.judgements import Judgements, Said
 
 T = TypeVar("T")
@@ -171,6 +171,29 @@ class Hearing:
             + f": {problem}",
             kind="unreadable_judgement",
         )
+
+    async def scored(self, given: Given, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
+        model = self.model(judge)
+        request = Request(
+            messages=(),
+            tools=(),
+            sampling={},
+            id=f"{self._scorer}-{id(self):x}",
+            attempt=1,
+            turn=0,
+            capture="tokens",
+            top_logprobs=top,
+            given=given,
+        )
+        found = await self._judges.completion(model, request)
+        self.spend(found.usage)
+        tokens = found.tokens
+        if tokens is None or tokens.logprobs is None or len(tokens.logprobs) != 4 * len(given.output):
+            raise ScorerError(
+                f"the judge {model.policy.model!r} gave no logprob for each of {len(given.output)} ids"
+            )
+        likeliest = Freezer().value(tokens.top, "top")
+        return TeacherTokens(logprobs=tokens.logprobs, model=model.policy.model, top=likeliest)
 
     async def _heard(
         self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T], about: str | None

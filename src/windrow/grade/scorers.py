@@ -40,6 +40,7 @@ CLASSES = {
     "preference": "windrow.grade.preference:PreferenceScorer",
     "relative": "windrow.grade.relative:RelativeScorer",
     "best-of-n": "windrow.grade.best:BestOfN",
+    "teacher": "windrow.grade.teacher:TeacherScorer",
 }
 FORMAT_WEIGHT = "format_weight"
 

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from windrow.records import ErrorRecord, Grade, Grading, Json, RecordedScore, Rollout, reward_of
+from windrow.records import (
+    ErrorRecord,
+    Grade,
+    Grading,
+    Json,
+    RecordedScore,
+    Rollout,
+    TeacherTokens,
+    Turn,
+    reward_of,
+)
 
 GRADABLE = ("completed", "truncated")
 
@@ -44,12 +54,14 @@ def fold(
         if score.scorer is None or rollout.grading == active
     }
     metrics = dict(rollout.metrics)
+    turns = rollout.turns
     for grading in gradings:
         scores = {name: score for name, score in scores.items() if score.scorer != grading.scorer}
         if grading.error is None:
             position = grading.members.index(rollout.key)
             scores |= grading.scores[position]
             metrics |= grading.metrics[position] if grading.metrics else {}
+            turns = _taught(turns, grading.tokens[position]) if grading.tokens else turns
     grade, error = _grade(rollout, scores, expected, gradings, inline=rollout.grading == active)
     return msgspec.structs.replace(
         rollout,
@@ -58,8 +70,20 @@ def fold(
         grade=grade,
         grading=active,
         error=error,
+        turns=turns,
         reward=reward_of(rollout.status, grade, scores, rollout.turns),
     )
+
+
+def _taught(turns: Sequence[Turn], found: Mapping[int, TeacherTokens]) -> tuple[Turn, ...]:
+    """The turns with what a teacher says of their ids."""
+    taught = list(turns)
+    for number, teacher in found.items():
+        tokens = taught[number].tokens if 0 <= number < len(taught) else None
+        if tokens is not None and len(teacher.logprobs) == len(tokens.output):
+            tokens = msgspec.structs.replace(tokens, teacher=teacher)
+            taught[number] = msgspec.structs.replace(taught[number], tokens=tokens)
+    return tuple(taught)
 
 
 def missing_scorers(

@@ -114,4 +114,5 @@ class _Forcing:
 
     def _read(self, answer: bytes) -> Sampled:
         reply = self._dialect.sampled(answer)
-        return reply._replace(top=self._dialect.likeliest(answer, reply)) if self._top else reply
+        told = self._top and reply.logprobs is not None  # nothing is told of a part of a character
+        return reply._replace(top=self._dialect.likeliest(answer, reply)) if told else reply

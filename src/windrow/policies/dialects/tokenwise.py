@@ -213,12 +213,12 @@ def known_logprobs(logprobs: Sequence[float | None] | None) -> Sequence[float] |
 
 
 def same_words(text: str, said: str) -> bool:
-    """Whether `said`, the text of all ids of a reply, holds `text`: a record has it without special tokens.
+    """Whether `said`, the text of all ids of a reply, has the characters of `text` in their order.
 
-    Spaces, and characters that are cut off, are told in several ways and do not count.
+    A record has the text without special tokens; spaces, and characters that are cut off, are told in several ways.
     """
-    wanted, found = ("".join(part.replace("\ufffd", "").split()) for part in (text, said))
-    return wanted in found
+    found = iter(said)
+    return all(character in found for character in "".join(text.replace("\ufffd", "").split()))
 
 
 def branches_of(route: Route | None) -> list[Branch]:
