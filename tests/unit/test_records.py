@@ -67,7 +67,9 @@ FIELDS: dict[type, tuple[str, str]] = {
 }
 ALWAYS = {kind: always.split() for kind, (always, _) in FIELDS.items()}
 OPTIONAL = {kind: optional.split() for kind, (_, optional) in FIELDS.items()}
-LOADED = {kind: ["teacher"] if kind is Tokens else [] for kind in FIELDS}  # from scores.jsonl: never in a line
+LOADED = {
+    kind: ["teacher"] if kind is Tokens else [] for kind in FIELDS
+}  # from scores.jsonl: never in a line
 
 
 def parts(line: dict[str, Any]) -> list[tuple[type, dict[str, Any]]]:
