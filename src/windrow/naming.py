@@ -16,8 +16,15 @@ from windrow.errors import UsageError
 
 # What stands in a layer above those that ask for it by name, and is imported when it is named: an extra goes with each.
 BRIDGES: Mapping[str, Mapping[str, str]] = {
-    "env": {"gymnasium": "windrow.bridges.gymnasium:Gymnasium"},
-    "loader": {"gymnasium": "windrow.bridges.gymnasium:open_tasks"},
+    "env": {
+        "gymnasium": "windrow.bridges.gymnasium:Gymnasium",
+        "reasoning-gym": "windrow.bridges.reasoning_gym:ReasoningGym",
+    },
+    "loader": {
+        "gymnasium": "windrow.bridges.gymnasium:open_tasks",
+        "reasoning-gym": "windrow.bridges.reasoning_gym:open_tasks",
+    },
+    "scorer": {"reasoning-gym": "windrow.bridges.reasoning_gym:Verifier"},
 }
 
 

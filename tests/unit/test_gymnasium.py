@@ -13,7 +13,7 @@ import pytest
 from tests import gymworlds
 from tests.collecting import answering, collected, single
 from tests.loading import prepared, refusal, tasks_of
-from windrow import Request, Rollout
+from windrow import Completion, Request, Rollout
 from windrow.bridges.gymnasium import read_action
 from windrow.bridges.toys import KNOWN
 
@@ -238,6 +238,16 @@ async def test_how_often_it_is_corrected_and_what_that_costs_are_settings(tmp_pa
         "gymnasium:CliffWalking-v1?n=1", "hm", out=str(tmp_path / "run"), env="gymnasium", sets=sets
     )
     assert (rollout.stop, len(rollout.turns), rollout.reward) == ("parse_error", 1, -5.0)
+
+
+async def test_a_game_that_a_limit_ends_before_its_first_step_is_graded_0(tmp_path) -> None:
+    [rollout] = await played(
+        "gymnasium:CliffWalking-v1?n=1",
+        lambda request: Completion(content="Let me think", finish="length"),
+        out=str(tmp_path / "run"),
+    )
+    assert (rollout.status, rollout.stop) == ("truncated", "length")
+    assert (rollout.grade, rollout.reward) == ("graded", 0.0)
 
 
 @pytest.mark.parametrize("broken", [False, True])

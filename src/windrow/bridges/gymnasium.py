@@ -21,10 +21,10 @@ import msgspec
 from windrow.bridges.addresses import Address, parse_address
 from windrow.bridges.toys import Toy, toy_of
 from windrow.config import nearest
-from windrow.envs.base import Env, Observation, Step
+from windrow.envs.base import Env, Episode, Observation, Step
 from windrow.errors import UsageError
 from windrow.naming import import_extra, make_here_importable
-from windrow.records import Json, Message, Task
+from windrow.records import Json, Message, Score, Task
 from windrow.tasks.spool import SpooledRows
 from windrow.tools import ToolResult
 
@@ -89,6 +89,10 @@ class Gymnasium(Env):
             last = f"{self._toy.scene(self._bare, seen)}\nNo more steps are allowed."
             return Step(messages=[_said(last)], reward=reward, state=state, done=True, stop="max_turns")
         return Step(messages=[_said(self._scene(seen))], reward=reward, state=state)
+
+    async def score(self, episode: Episode) -> Score | None:
+        """Where a limit came before the first step, nothing was gained; else the steps' rewards say it."""
+        return None if any(turn.reward is not None for turn in episode.turns) else Score(0.0)
 
     async def close(self) -> None:
         if getattr(self, "_world", None) is not None:

@@ -1,0 +1,48 @@
+"""Other people's environments with a real language model in the process: valid records, whatever it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Project
+from windrow.policies.models import DEFAULT_MODEL, find_model, pull
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    pull(find_model(DEFAULT_MODEL))
+    return Project(tmp_path)
+
+
+def flags(*more: str) -> list[str]:
+    return ["--model", "local", "--out", "run", "--max-tokens", "16", *more]
+
+
+def test_the_model_answers_questions_of_reasoning_gym_and_is_judged_by_its_verifier(project: Project) -> None:
+    done = project.windrow("collect", "reasoning-gym:chain_sum", *flags("--limit", "3", "-k", "2"))
+    assert done.code == 0, done.err
+    rollouts = project.rollouts()
+    assert len(rollouts) == 6
+    for rollout in rollouts:
+        assert (rollout.env, rollout.grade, rollout.capture) == ("reasoning-gym", "graded", "tokens")
+        assert 0 <= rollout.scores["reasoning-gym"].value <= 1
+        assert rollout.reward == rollout.scores["reasoning-gym"].value
+
+
+def test_the_model_walks_on_a_frozen_lake(project: Project) -> None:
+    source = "gymnasium:FrozenLake-v1?n=3&is_slippery=false"
+    done = project.windrow("collect", source, *flags("--max-turns", "4", "--temperature", "0.8"))
+    assert done.code == 0, done.err
+    rollouts = project.rollouts()
+    assert len(rollouts) == 3
+    for rollout in rollouts:
+        assert (rollout.env, rollout.capture) == ("gymnasium", "tokens")
+        assert rollout.stop in ("env_done", "max_turns", "parse_error", "length")
+        assert rollout.messages[0].origin == "task"
+        assert rollout.grade == "graded"
+        stepped = [turn for turn in rollout.turns if turn.reward is not None]
+        assert all(turn.parse_error or turn.state for turn in stepped)
