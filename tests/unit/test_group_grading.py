@@ -222,3 +222,30 @@ async def test_workers_collect_and_the_parent_judges_the_groups(tmp_path: Path) 
 async def test_a_share_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="min_group"):
         await collected(ROWS, **options(tmp_path, min_group=0))
+
+
+async def test_a_group_of_matches_is_judged_without_the_opponents(tmp_path: Path) -> None:
+    rounds = [{"id": "d", "rounds": 1}]
+    given = options(
+        tmp_path,
+        policy=answering("C"),
+        env="examples.dilemma:Dilemma",
+        sets=["env.settings.opponents={1: {model: 'scripted:tests.unit.test_group_grading:defecting'}}"],
+    )
+    await collected(rounds, **given)
+    found = list(windrow.load(tmp_path / "run"))
+    assert len(found) == 8
+    judged = {rollout.sample: rollout for rollout in found if not rollout.opponent}
+    assert {sample: (r.grade, r.scores[NAME].value) for sample, r in judged.items()} == {
+        sample: ("graded", sample) for sample in range(4)
+    }
+    assert not any(NAME in rollout.scores for rollout in found if rollout.opponent)
+    assert await collected(rounds, **given) == []
+    assert len(gradings(tmp_path / "run")) == 1
+
+
+def defecting(request: Request) -> str:
+    return "D"
+
+
+NAME = "tests.unit.test_group_grading:own_number"

@@ -187,6 +187,13 @@ def test_the_judges_tokens_count_in_the_budget(
     assert {tuple(rollout.scores) for rollout in windrow.load("run")} == {("tests.unit.test_judges:stern",)}
 
 
+async def test_stats_say_what_the_judges_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = [f"prices={{'{JUDGE}': {{prompt: 1000, completion: 0}}}}"]
+    await collected(ROWS, **options(tmp_path), sets=prices)
+    assert main(["stats", str(tmp_path / "run")]) == 0
+    assert "400 prompt, 40 completion tokens, cost 0.4" in capsys.readouterr().out
+
+
 async def test_show_prints_what_the_judge_was_asked_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,12 @@ def text(stats: Stats) -> str:
     rows.append(
         ("tokens", f"{stats.usage.prompt_tokens:,} prompt, {stats.usage.completion_tokens:,} completion")
     )
+    if stats.judge_usage is not None:
+        usage = stats.judge_usage
+        cost = f", cost {usage.cost:,.4g}" if usage.cost is not None else ""
+        rows.append(
+            ("judges", f"{usage.prompt_tokens:,} prompt, {usage.completion_tokens:,} completion tokens{cost}")
+        )
     if stats.opponents:
         usage = stats.opponent_usage
         rows.append(

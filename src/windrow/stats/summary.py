@@ -49,6 +49,14 @@ class Stats(msgspec.Struct, kw_only=True):
     episodes: int | None = None
     opponents: int = 0
     opponent_usage: Usage = Usage()
+    judge_usage: Usage | None = None  # of all gradings; null when no judge was asked
+
+
+class _Judged(msgspec.Struct, gc=False):
+    usage: Usage | None = None
+
+
+_decode_judged = msgspec.json.Decoder(_Judged).decode
 
 
 def summarise(run: str | Path, *, pass_reward: float = PASS_REWARD) -> Stats:
@@ -90,4 +98,10 @@ def _stats(reader: RunReader, tally: Tally, opponents: Tally, episodes: int | No
         episodes=episodes,
         opponents=opponents.rollouts,
         opponent_usage=opponents.usage(),
+        judge_usage=_judge_usage(reader),
     )
+
+
+def _judge_usage(reader: RunReader) -> Usage | None:
+    found = [line.usage for _, line in reader.lines(_decode_judged, name="scores") if line.usage is not None]
+    return sum(found, Usage()) if found else None

@@ -50,11 +50,18 @@ class Head(msgspec.Struct, gc=False):
         return is_done(self.status, self.reason)
 
 
+class MemberHead(Head, gc=False, kw_only=True):
+    """The same, and who played: an opponent is no member of a group."""
+
+    agent: str
+
+
 class _Version(msgspec.Struct):
     v: int = SCHEMA_VERSION
 
 
 decode_head = msgspec.json.Decoder(Head).decode
+decode_member = msgspec.json.Decoder(MemberHead).decode
 _decode_version = msgspec.json.Decoder(_Version).decode
 _OWN_VERSION = b'{"v":%d,' % SCHEMA_VERSION  # how every line begins that this version writes
 _first_attempt = re.compile(rb'\{"v":%d,"id":"([^"\\]+)","attempt":1,' % SCHEMA_VERSION).match

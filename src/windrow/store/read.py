@@ -15,11 +15,11 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from windrow.errors import StoreError, UsageError
-from windrow.records import Rollout, Task, decode_grading, decode_rollout
+from windrow.records import OPPONENT, Rollout, Task, decode_grading, decode_rollout
 from windrow.store.directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
 from windrow.store.fold import GRADABLE, expected_scorers, fold
 from windrow.store.gradings import Gradings, Memberships, decode_grading_head
-from windrow.store.heads import NOT_A_LINE, Head, check, contest, decode_head, rank
+from windrow.store.heads import NOT_A_LINE, Head, check, contest, decode_head, decode_member, rank
 from windrow.store.places import Place, Places
 from windrow.store.taskfile import read_task, read_tasks
 
@@ -116,8 +116,8 @@ class RunReader:
     def _groups_now(self) -> Memberships:
         """Who belongs to each group now."""
         found = Memberships()
-        for _, head in self.finals():
-            if head.status in GRADABLE and head.sample < self.samples:
+        for _, head in self.finals(decode_member):
+            if head.status in GRADABLE and head.sample < self.samples and head.agent != OPPONENT:
                 found.add(head.group, (head.id, head.attempt))
         return found
 
