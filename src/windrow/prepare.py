@@ -41,6 +41,7 @@ from windrow.scoring import (
     grading_of,
     group_scorers,
     late_scorers,
+    left_out,
     named_scorers,
 )
 from windrow.secrets import Redactor
@@ -301,6 +302,7 @@ def _scorers(
         scorers = (*answered, *brought_scorers(survey.envs, made))
     else:
         scorers = named_scorers(run.scorers or (), parts.scorers, made.env)
+        notes = left_out(made)
         named = next((scorer.name for scorer in scorers if getattr(scorer, "needs_answer", False)), None)
         if survey.unanswered and named is not None:
             raise UsageError(

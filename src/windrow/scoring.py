@@ -56,6 +56,16 @@ def brought_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer
     return list(found.values())
 
 
+def left_out(made: Made) -> tuple[str, ...]:
+    """What to say where scorers are named: of settings that were for a scorer which the environment would have brought."""
+    if not made.env_settings or made.env.identity(made.env_settings):
+        return ()
+    return tuple(
+        f"env.settings are for the scorer {config.name!r}, whose place the named ones take; they are not used"
+        for config in made.env.scorers(made.env_settings)
+    )
+
+
 def group_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer]:
     """The environments that score groups themselves."""
     own = sorted((env for env in envs if _scores_groups(env)), key=name_of)

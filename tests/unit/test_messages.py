@@ -105,6 +105,20 @@ class Scene:
 
         return self.ask(reply, flags=("--top-logprobs", "2"))
 
+    def judged(self, *flags: str) -> list[str]:
+        """A rollout to be graded by criteria, with a judge that says nothing but 4."""
+        self.file(
+            "tasks.jsonl", '{"prompt": "2 + 2?", "rubric": [{"criterion": "Right?", "scale": [0, 9]}]}\n'
+        )
+        return self.collect(*SCRIPT, "--env", "rubric", *flags)
+
+    def disagreeing(self) -> list[str]:
+        for verdict in "12":
+            self.file(f"judge{verdict}.yaml", f"replies: [{{reply: <score>{verdict}</score>}}]\n")
+        judges = "[{model: 'scripted:judge1.yaml'}, {model: 'scripted:judge2.yaml'}]"
+        settings = f"env.settings={{agreement: all, judges: {judges}}}"
+        return self.judged("--set", settings)
+
     def elsewhere(self) -> list[str]:
         (self.path / "run").mkdir()
         self.file("run/mine.txt", "")
@@ -138,6 +152,7 @@ SAID: dict[str, Callable[[Scene], list[str]]] = {
     "does not give them as": Scene.untold,
     "Collect with --capture": lambda scene: scene.ask(flags=("--capture", "tokens")),
     "no model:": lambda scene: scene.collect(),
+    "asks a judge": Scene.judged,
     "is not here yet": Scene.without_model,
     "needs the extra": Scene.without_extra,
     "policy would ignore": lambda scene: scene.collect(*SCRIPT, "--base-url", "http://127.0.0.1:9/v1"),
@@ -159,6 +174,8 @@ FAILED: dict[str, Callable[[Scene], list[str]]] = {
     "infra/outage": Scene.down,
     "policy/http_400": lambda scene: scene.faulty("http_400"),
     "policy/bad_reply": lambda scene: scene.ask(lambda body, n: (200, {}, "<html></html>")),
+    "scorer/unreadable_judgement": lambda scene: scene.judged("--judge", "scripted:script.yaml"),
+    "scorer/judges_disagree": Scene.disagreeing,
 }
 
 

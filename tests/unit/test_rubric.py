@@ -17,7 +17,8 @@ from windrow import Completion
 from windrow.cli.main import main
 from windrow.config import load_config
 from windrow.errors import UsageError
-from windrow.prepare import prepare
+from windrow.grade.rubric import RubricScorer
+from windrow.prepare import Prepared, prepare
 
 ROW: dict[str, Any] = {
     "prompt": "Greet me.",
@@ -478,14 +479,19 @@ async def test_a_call_of_the_policy_that_fails_is_judged_by_nobody(tmp_path: Pat
 N = {"model": "n", "base_url": "http://127.0.0.1:9/v1"}
 
 
-def grading_hash(tmp_path: Path, **changes: Any) -> tuple[str, str]:
-    """(behaviour, grading) of a run with these settings of the environment and this judge."""
-    judge = {"model": "m", "base_url": "http://127.0.0.1:9/v1", **changes.pop("judge", {})}
+def grading_of(tmp_path: Path, settings: Any, scorers: list[str] | None = None, **judge: Any) -> Prepared:
+    """A run with these settings of the environment and this judge, before it is begun."""
+    judge = {"model": "m", "base_url": "http://127.0.0.1:9/v1", **judge}
     config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"env": {"name": "rubric", "settings": changes}, "judge": judge}))
-    tasks = write_jsonl(tmp_path / "tasks.jsonl", [ROW])
-    options = {"tasks": str(tasks), "model": "m", "base_url": "http://127.0.0.1:9/v1"}
-    prepared = prepare(load_config([config], options))
+    config.write_text(json.dumps({"env": {"name": "rubric", "settings": settings}, "judge": judge}))
+    tasks = write_jsonl(tmp_path / "tasks.jsonl", [{**ROW, "answer": "x"}])
+    options = {"tasks": str(tasks), "model": "m", "base_url": "http://127.0.0.1:9/v1", "scorers": scorers}
+    return prepare(load_config([config], options))
+
+
+def grading_hash(tmp_path: Path, **changes: Any) -> tuple[str, str]:
+    """(behaviour, grading) of such a run."""
+    prepared = grading_of(tmp_path, changes, **changes.pop("judge", {}))
     assert prepared.grading is not None
     return prepared.behaviour.hash, prepared.grading.hash
 
@@ -505,6 +511,31 @@ def test_settings_and_judges_name_the_grading_and_where_they_are_served_does_not
     assert len({plain, *(found[1] for found in changed)}) == 6
     moved = [{"model": "m", "base_url": "http://127.0.0.1:7/v1"}, N]
     assert grading_hash(tmp_path, judges=moved) == changed[-1]
+
+
+def test_another_version_of_the_prompt_is_another_grading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behaviour, plain = grading_hash(tmp_path)
+    monkeypatch.setattr(RubricScorer, "version", 99)
+    assert grading_hash(tmp_path)[0] == behaviour
+    assert grading_hash(tmp_path)[1] != plain
+
+
+async def test_settings_that_named_scorers_leave_unused_are_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    row = {"prompt": "p", "answer": "Hello!"}
+    with ModelServer() as server:
+        settings = {"criteria": ["It is polite."]}
+        prepared = grading_of(tmp_path, settings, ["exact"])
+        told += prepared.notes
+        [rollout] = await judged(tmp_path / "run", [row], server, settings=settings, scorers=["exact"])
+        assert server.completions == 0
+    assert rollout.reward == 1.0
+    assert told == [
+        "env.settings are for the scorer 'rubric', whose place the named ones take; they are not used"
+    ]
+    assert grading_of(tmp_path, {}, ["exact"]).notes == ()
 
 
 def test_the_command_says_what_to_give_and_grades(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from windrow.tasks.rubrics import JSON, Scale
 
 T = TypeVar("T")
 
-_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)", re.A)
 _BEFORE = re.compile(r"[\d.,/+−-]\Z")  # a number that begins here began earlier: 1[0], -[4], 3/[5]
 _AFTER = re.compile(r"[\d/%]|[.,]\d")
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
@@ -43,7 +43,9 @@ def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
         if text is None:
             continue
         start, end = match.span(1)
-        if _NUMBER.fullmatch(text) and (_BEFORE.search(reply[:start]) or _AFTER.match(reply, end)):
+        if _NUMBER.fullmatch(text) and (
+            _BEFORE.search(reply, max(0, start - 1), start) or _AFTER.match(reply, end)
+        ):
             raise ValueError(f"{text!r} is only a part of a number")
         found.append(read(text))
     if not found:

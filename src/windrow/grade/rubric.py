@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from windrow.config import PolicyConfig
+from windrow.engine.freeze import number
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
@@ -70,7 +71,8 @@ class RubricScorer(JudgingScorer):
         mean = sum(
             criterion.weight * scores[f"{self.name}.{criterion.name}"].value for criterion in rubric.criteria
         )
-        own = {self.name: RecordedScore(value=mean / total, weight=self.weight, scorer=self.name)}
+        value = number(mean / total, f"score {self.name!r}")
+        own = {self.name: RecordedScore(value=value, weight=self.weight, scorer=self.name)}
         coef = rubric.format_coef if self._set.format_coef is None else self._set.format_coef
         if coef:
             own[f"{self.name}.{CUT_OFF}"] = RecordedScore(

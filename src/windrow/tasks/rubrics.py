@@ -81,8 +81,8 @@ def read_criteria(written: Json, where: str) -> tuple[Criterion, ...]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"{where!r} has two criteria called {twice!r}")
-    if not sum(criterion.weight for criterion in read) > 0:
-        raise ValueError(f"{where!r}: at least one criterion must have a weight over 0")
+    if not 0 < sum(criterion.weight for criterion in read) < math.inf:
+        raise ValueError(f"{where!r}: at least one criterion must have a weight over 0, and their sum an end")
     return read
 
 
@@ -92,7 +92,7 @@ def check_pattern(extract: str, where: str) -> None:
         return
     try:
         groups = re.compile(extract).groups
-    except re.error as problem:
+    except (re.error, OverflowError, RecursionError) as problem:
         raise ValueError(f"{where}: the pattern does not compile: {problem}") from None
     if not groups:
         raise ValueError(f"{where}: the pattern {extract!r} has no group; its first group is what is read")
@@ -133,7 +133,7 @@ def _scale(written: _Written, where: str) -> Scale:
 
 
 def check_scale(scale: Scale, where: str) -> Scale:
-    if isinstance(scale, tuple) and not (all(map(math.isfinite, scale)) and scale[0] < scale[1]):
+    if isinstance(scale, tuple) and not 0 < scale[1] - scale[0] < math.inf:
         raise ValueError(f"{where} must rise from its lowest number to its highest, found {list(scale)}")
     return scale
 
