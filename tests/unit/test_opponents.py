@@ -153,11 +153,13 @@ async def test_exports_leave_opponents_out_and_say_so(tmp_path: Path, to: str) -
 
 async def test_advantages_are_over_the_policys_rewards_alone(tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "rows"
-    await against(
-        run, ExactPolicy(echo), samples=2, capture="tokens", sets=["env.settings.seat_shift=sample"]
-    )
+    options: dict[str, Any] = {"tasks": [{"seats": 3}], "sets": ["env.settings.seat_shift=sample"]}
+    found = await against(run, ExactPolicy(echo), samples=2, capture="tokens", **options)
+    own = [[r.reward for r in found if r.sample == sample and not r.opponent] for sample in range(2)]
+    assert own == [[3.0, 7.0], [3.0, 5.0]]
     export(run, to="trl", out=out, advantages="centered")
-    assert sorted(json.loads(line)["advantage"] for line in out.read_bytes().splitlines()) == [-1.0, 1.0]
+    rows = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["advantage"] for row in rows] == [-1.5, 2.5, -1.5, 0.5]
 
 
 async def test_the_tokens_of_opponents_are_not_trained(tmp_path: Path) -> None:

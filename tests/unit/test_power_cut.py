@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests import matches
 from tests.disks import CrashDisk
 from tests.stores import attempts, collect, contents, folder_in_memory, judge, lasting, open_run, rows
 from windrow.collector import run_collection
@@ -45,6 +46,16 @@ STORIES = {
     "a redo": Story([SMALL], {**SMALL, "redo": "sample=1"}),
     "a regrade": Story(
         [{**SMALL, "scorers": ("exact",)}], {**SMALL, "regrade": True, "scorers": (judge, "exact")}
+    ),
+    "a match": Story(
+        [],
+        {
+            **SMALL,
+            "tasks": [{"id": "one", "seats": 3, "rounds": 1}, {"id": "two", "seats": 2, "rounds": 1}],
+            "env": "tests.matches:Tagged",
+            "answer": matches.echo,
+            "scorers": (),
+        },
     ),
     "retries of what failed": Story([{**SMALL, "answer": busy}], {**SMALL, "retries": 1}),
 }

@@ -18,6 +18,7 @@ from windrow.config import OPTIONS, DialectName, load_config, parse_mcp, parse_t
 from windrow.engine.control import Control
 from windrow.engine.loop import run_loop
 from windrow.envs import Env
+from windrow.identity import episode_id
 from windrow.prepare import Prepared, prepare
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
@@ -268,17 +269,16 @@ def _dry_run(prepared: Prepared) -> int:
     slot = collection.plan.slot(0)
     cast = prepared.world.cast(slot.task)
     env = cast.env(cast.env_settings, prepared.world.context(slot))
-    print(
-        f"{len(collection.plan.tasks):,} tasks × {prepared.run.samples} = {len(collection.plan):,} rollouts"
-    )
+    what = "episodes" if prepared.matches else "rollouts"
+    print(f"{len(collection.plan.tasks):,} tasks × {prepared.run.samples} = {len(collection.plan):,} {what}")
     print(f"run directory: {prepared.out}")
     print(f"behaviour: {prepared.behaviour.hash}")
     print(f"env {cast.env_name}, agent {cast.agent_name}, model {prepared.world.policy.model}")
     print(f"scorers: {', '.join(scorer.name for scorer in cast.scorers) or 'none'}")
     print(f"first task: {slot.task.key} (digest {slot.task.digest})")
-    print(
-        f"first rollouts: {', '.join(collection.plan.slot(n).id for n in range(min(4, len(collection.plan))))}"
-    )
+    slots = [collection.plan.slot(number) for number in range(min(4, len(collection.plan)))]
+    ids = [episode_id(slot.group, slot.sample) if prepared.matches else slot.id for slot in slots]
+    print(f"first {what}: {', '.join(ids)}")
     if isinstance(env, Env) and cast.env.__module__.startswith("windrow."):
         observation = asyncio.run(env.reset(slot.task))
         print("first prompt:")

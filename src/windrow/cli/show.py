@@ -69,7 +69,7 @@ def _selected(arguments: argparse.Namespace) -> Iterator[Rollout]:
 def _line(rollout: Rollout) -> str:
     reward = "     –" if rollout.reward is None else f"{rollout.reward:6.3f}"
     said = rollout.error.message if rollout.error else rollout.reply
-    seat = f" seat {rollout.seat}" if rollout.seat is not None else ""
+    seat = "" if rollout.seat is None else f" seat {rollout.seat}{' *'[rollout.opponent]}"
     return (
         f"{rollout.id}  {rollout.sample:>3}.{rollout.attempt}{seat}  {rollout.status:<9} {reward}  "
         f"{shorten(rollout.task.key, 16):<16}  {shorten(said, 50)}"
@@ -86,15 +86,14 @@ def transcript(rollout: Rollout) -> str:
         f"{rollout.usage.prompt_tokens} + {rollout.usage.completion_tokens} tokens",
     ]
     if rollout.episode is not None and rollout.seats is not None:
-        others = [
-            f"{seat}: {rollout_id(rollout.group, rollout.sample, seat)}"
+        lines.append(
+            f"seat    {rollout.seat} of {rollout.seats}, played by {rollout.agent}, episode {rollout.episode}"
+        )
+        lines += [
+            f"        seat {seat} is {rollout_id(rollout.group, rollout.sample, seat)}"
             for seat in range(rollout.seats)
             if seat != rollout.seat
         ]
-        lines.append(
-            f"seat    {rollout.seat} of {rollout.seats}, played by {rollout.agent}, episode {rollout.episode} "
-            f"(seat {', seat '.join(others)})"
-        )
     if rollout.error:
         lines.append(
             f"error   {rollout.error.owner}/{rollout.error.kind} in {rollout.error.phase}: {rollout.error.message}"
