@@ -80,6 +80,7 @@ class TokenServer:
         self.scored: list[tuple[list[int], int]] = []
         self.context_tokens = 8  # fewer than any prompt has
         self.down = False
+        self.untold = False  # the likeliest tokens are left out
         self.vocabulary: str | None = None  # what any ids say in another one
         self.forced: list[dict[str, Any]] = []
         self.refuse: set[int] = set()  # ids that no grammar takes
@@ -186,7 +187,7 @@ class TokenServer:
             {
                 "id": number,
                 "logprob": given_logprob(len(prompt) + n),
-                "top_logprobs": likeliest(number, body["n_probs"]),
+                "top_logprobs": [] if self.untold else likeliest(number, body["n_probs"]),
             }
             for n, number in enumerate(ids)
             if number not in self.leave_out

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.faults.test_replies import WHOLE
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_refused
+from tests.replaying import laid_down, replies, request_of, shown_top
 from tests.wire import http, wired
 from windrow.policies.base import Completion, Request, complete
 from windrow.policies.chat import ChatPolicy
@@ -55,11 +57,14 @@ class Line:
     def examine(self) -> Any:
         return self.loop.run_until_complete(examine(ChatPolicy("stub", [self.url], probe_timeout_s=0.5)))
 
-    async def _ask(self) -> Completion:
-        policy = ChatPolicy("stub", [self.url], probe=False)
+    def ask_as(self, dialect: str, request: Request) -> Completion:
+        return self.loop.run_until_complete(self._ask(dialect, request))
+
+    async def _ask(self, dialect: str = "auto", request: Request = REQUEST) -> Completion:
+        policy = ChatPolicy("stub", [self.url], probe=False, dialect=dialect)
         await policy.open()
         try:
-            return await complete(policy, REQUEST, retries=0, backoff_s=0, timeout_s=0.5)
+            return await complete(policy, request, retries=0, backoff_s=0, timeout_s=0.5)
         finally:
             await policy.close()
 
@@ -123,3 +128,31 @@ def test_doctor_says_what_it_finds_whatever_it_is(body: bytes, line: Line, serve
     server.answers = {"models": http(200, json.dumps(MODELS).encode())}
     server.other = http(200, body)
     assert taken_or_refused(line.examine)
+
+
+# What each server tells of likeliest tokens, and of ids that it is given.
+TOLD = [name for name in replies() if name.endswith(("top.json", "scored.json"))]
+
+
+@pytest.mark.parametrize("name", TOLD)
+@fuzz(12)
+@given(data=st.data())
+def test_what_is_told_of_tokens_is_kept_whole_or_refused(
+    name: str, data: st.DataObject, line: Line, server: Server
+) -> None:
+    case = laid_down(name)
+    asked = request_of(case["ask"])
+    bodies = {exchange["path"].rpartition("/")[2]: exchange["reply"] for exchange in case["exchanges"]}
+    server.answers = {path: http(200, reply) for path, reply in bodies.items()}
+    told = next(path for path in bodies if path not in ("tokenize", "detokenize", "apply-template"))
+    server.answers[told] = http(200, data.draw(mutated_json([bodies[told]])))
+    found = taken_or_refused(lambda: line.ask_as(case["dialect"], asked))
+    if found is None or found.tokens is None:
+        return
+    count = len(found.tokens.logprobs or b"") // 4
+    if asked.given is not None:
+        assert count == len(asked.given.output)
+    top = shown_top(found.tokens.top)
+    if top is not None:
+        assert len(top["logprobs"]) == len(top["ids" if "ids" in top else "texts"]) == count
+        assert json.dumps(top["logprobs"])

@@ -117,6 +117,28 @@ async def test_the_teachers_likeliest_tokens_are_kept_where_they_are_wanted(tmp_
     assert teacher_of(rollout).top["k"] == 2
 
 
+async def test_a_teacher_that_does_not_tell_its_likeliest_tokens_fails_the_grading(tmp_path: Path) -> None:
+    server = TokenServer([])
+    server.untold = True
+    async with wire(server) as listening:
+        scorer = settings(listening)
+        scorer["settings"]["top_logprobs"] = 2
+        [rollout] = await taught(tmp_path / "run", listening, scorer=scorer)
+    assert rollout.error is not None
+    assert (rollout.grade, "did not tell its 2 likeliest tokens" in rollout.error.message) == ("failed", True)
+
+
+async def test_beside_it_other_scorers_grade_as_ever(tmp_path: Path) -> None:
+    async with wire(TokenServer([])) as listening:
+        config = tmp_path / "both.yaml"
+        config.write_text(json.dumps({"scorers": [{"name": "exact"}, settings(listening)]}))
+        policy = ExactPolicy(lambda request: "hm")
+        await collected([ROW], config=config, policy=policy, capture="tokens", out=str(tmp_path / "run"))
+    [rollout] = windrow.load(tmp_path / "run")
+    assert (rollout.env, rollout.grade, rollout.reward) == ("problem", "graded", 1.0)
+    assert len(floats(teacher_of(rollout).logprobs)) == 3
+
+
 async def test_the_runs_judge_is_the_teacher_where_none_is_named(tmp_path: Path) -> None:
     async with wire(TokenServer([])) as listening:
         [rollout] = await taught(

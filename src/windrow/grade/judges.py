@@ -192,6 +192,8 @@ class Hearing:
             raise ScorerError(
                 f"the judge {model.policy.model!r} gave no logprob for each of {len(given.output)} ids"
             )
+        if top and tokens.top is None:
+            raise ScorerError(f"the judge {model.policy.model!r} did not tell its {top} likeliest tokens")
         likeliest = Freezer().value(tokens.top, "top")
         return TeacherTokens(logprobs=tokens.logprobs, model=model.policy.model, top=likeliest)
 

@@ -62,8 +62,13 @@ def _packed(places: list[list[Likely]], k: int, sampled: Sequence[str] | None) -
     if all(isinstance(likely.name, int) for place in places for likely in place):
         ids = [likely.name for place in places for likely in _filled(place, k, -1)]
         return {**packed, "ids": _text(struct.pack(f"<{len(ids)}i", *ids))}
-    texts = [[likely.name for likely in place] + [None] * (k - len(place)) for place in places]
+    texts = [[_spelled(likely.name) for likely in place] + [None] * (k - len(place)) for place in places]
     return {**packed, "texts": texts, **({"sampled": list(sampled)} if sampled is not None else {})}
+
+
+def _spelled(name: int | str) -> str:
+    """A token's text; of one that has an id while others have none, as vLLM spells it."""
+    return name if isinstance(name, str) else f"{BY_ID}{name}"
 
 
 def _filled(place: list[Likely], k: int, nothing: int) -> list[Likely]:

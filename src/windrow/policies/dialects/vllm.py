@@ -49,7 +49,7 @@ class _Prompted(msgspec.Struct, gc=False):
 
 
 class _ScoredChoice(msgspec.Struct, gc=False):
-    prompt_logprobs: list[dict[int, _Prompted] | None]
+    prompt_logprobs: list[dict[TokenId, _Prompted] | None]
 
 
 class _ScoredReply(msgspec.Struct, gc=False):
