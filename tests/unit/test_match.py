@@ -275,6 +275,69 @@ async def test_step_done_ends_the_game_for_that_seat_alone(tmp_path: Path) -> No
     assert {rollout.stop for rollout in found} == {"env_done"}
 
 
+async def test_a_step_may_say_why_the_game_is_over_for_a_seat(tmp_path: Path) -> None:
+    class Strict(Tagged):
+        async def act(self, replies: Any) -> Any:
+            return {0: Step(done=True, stop="parse_error", reward=0.0), 1: Step(done=True, reward=1.0)}
+
+    found = await match(tmp_path / "run", env=Strict)
+    assert [(r.status, r.stop, r.reward) for r in found] == [
+        ("completed", "parse_error", 0.0),
+        ("completed", "env_done", 1.0),
+    ]
+
+
+async def test_a_close_that_raises_changes_nothing_but_is_counted_for_every_seat(tmp_path: Path) -> None:
+    class Stuck(Tagged):
+        async def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    found = await match(tmp_path / "run", env=Stuck)
+    assert [(r.status, r.metrics["close_failed"]) for r in found] == [("completed", 1.0)] * 2
+
+
+async def test_a_crash_in_the_score_of_one_seat_leaves_the_others_graded(tmp_path: Path) -> None:
+    one, two = await match(tmp_path / "run", settings={"crash": "score 1"})
+    assert (one.status, one.grade) == ("completed", "graded")
+    assert (two.status, two.grade, two.reward) == ("completed", "failed", None)
+    assert two.error is not None
+    assert (two.error.owner, two.error.phase) == ("env", "score")
+
+
+async def test_a_game_is_called_once_at_a_time_and_what_it_hands_out_is_copied(tmp_path: Path) -> None:
+    class Careful(Tagged):
+        inside = 0
+
+        async def observe(self, seat: int) -> Observation:
+            return await self.alone(super().observe(seat))
+
+        async def act(self, replies: Any) -> Any:
+            return await self.alone(super().act(replies))
+
+        async def alone(self, work: Any) -> Any:
+            assert not self.inside
+            self.inside += 1
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self.inside -= 1
+            found = await work
+            for message in self.handed:
+                message["content"] = "spoilt"
+            self.handed = list(found.messages) if isinstance(found, Observation) else []
+            return found
+
+        handed: list[Any] = []  # noqa: RUF012
+
+        def is_move(self, seat: int, reply: Any) -> bool:
+            assert not self.inside
+            return True
+
+    options: dict[str, Any] = {"settings": {"together": True}, "tasks": [{"seats": 4}], "samples": 5}
+    found = await match(tmp_path / "run", shuffled(), env=Careful, **options)
+    assert {r.status for r in found} == {"completed"}
+    assert not any("spoilt" in said(r.messages) for r in found)
+
+
 # -- illegal moves
 
 

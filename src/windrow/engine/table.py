@@ -64,7 +64,8 @@ class Place:
 
     # -- the referee's side
 
-    def ask(self, observation: Observation) -> None:
+    def heard(self, observation: Observation) -> Told:
+        """What it will be told, as it is now: the game may go on changing its lists."""
         if not isinstance(observation, Observation):
             raise TypeError(f"observe() returned {type(observation).__name__}; expected an Observation")
         offered = frozenset(tool.name for tool in observation.tools)
@@ -77,10 +78,13 @@ class Place:
             )
         messages = self._recorder.frozen(observation.messages, "task" if first else "env")
         self._held, held = [], self._held
+        return Told((*messages, *held), observation.tools)
+
+    def ask(self, told: Told) -> None:
         self.reply = asyncio.get_running_loop().create_future()
         if self.left:
             self.reply.set_result(None)
-        self._inbox.put_nowait(Told((*messages, *held), observation.tools))
+        self._inbox.put_nowait(told)
 
     def take(self, step: Step) -> None:
         """Record what the game said of this seat, at once: a limit or a crash may end it before it is told."""
@@ -108,8 +112,12 @@ class Table:
         """Return when the game is over and every seat has been told."""
         match = self.match
         while wanted := self._wanted():
-            for place in wanted:
-                place.ask(await guarded_method(match, "observe", match.observe(place.number)))
+            told = [
+                place.heard(await guarded_method(match, "observe", match.observe(place.number)))
+                for place in wanted
+            ]
+            for place, what in zip(wanted, told, strict=True):
+                place.ask(what)
             replies = await _replies(wanted)
             if await self._let_go() and not self._wanted():
                 break

@@ -20,7 +20,8 @@ class Match(BaseEnv):
 
     Called in this order: `reset` once; then, as long as `to_act` names seats, `observe` of each of them and `act` with
     their replies; `score` of each seat in turn, also when a limit ended the game; `close` once, always, bounded in
-    time. One call at a time: a game needs no locks.
+    time. One call at a time: a game needs no locks. Only the tools that it offers may run side by side, each for its
+    seat.
     """
 
     seats: ClassVar[int] = 2
@@ -52,8 +53,8 @@ class Match(BaseEnv):
     async def act(self, replies: Mapping[int, Message]) -> Mapping[int, Step]:
         """What follows from the replies, for any of the seats, also those that did not reply.
 
-        It is recorded on each one's last turn, rewards added up; a reward for a seat that has had no turn is its score
-        `reward`. Every seat needs a reward (0 is one) or a score, or it is not graded. `Step.done` ends the game for
+        It is recorded on each one's last turn, rewards added up. Of a seat that has had no turn, the reward is kept as its
+        score `reward`, with metrics and state; messages come after its opening. Every seat needs a reward (0 is one) or a score, or it is not graded. `Step.done` ends the game for
         that seat alone.
         """
         raise NotImplementedError
