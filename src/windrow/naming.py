@@ -19,10 +19,12 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
     "env": {
         "gymnasium": "windrow.bridges.gymnasium:Gymnasium",
         "reasoning-gym": "windrow.bridges.reasoning_gym:ReasoningGym",
+        "textarena": "windrow.bridges.textarena:TextArena",
     },
     "loader": {
         "gymnasium": "windrow.bridges.gymnasium:open_tasks",
         "reasoning-gym": "windrow.bridges.reasoning_gym:open_tasks",
+        "textarena": "windrow.bridges.textarena:open_tasks",
     },
     "scorer": {"reasoning-gym": "windrow.bridges.reasoning_gym:Verifier"},
 }

@@ -46,3 +46,18 @@ def test_the_model_walks_on_a_frozen_lake(project: Project) -> None:
         assert rollout.grade == "graded"
         stepped = [turn for turn in rollout.turns if turn.reward is not None]
         assert all(turn.parse_error or turn.state for turn in stepped)
+
+
+def test_the_model_plays_both_sides_of_tic_tac_toe(project: Project) -> None:
+    done = project.windrow("collect", "textarena:TicTacToe-v0?n=2", *flags("--max-turns", "3"))
+    assert done.code == 0, done.err
+    rollouts = project.rollouts()
+    assert sorted((rollout.task["seed"], rollout.seat) for rollout in rollouts) == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    for rollout in rollouts:
+        assert (rollout.env, rollout.seats, rollout.grade) == ("textarena", 2, "graded")
+        assert rollout.reward in (-1.0, 0.0, 1.0)

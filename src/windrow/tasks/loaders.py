@@ -23,7 +23,7 @@ from windrow.naming import BRIDGES, resolve
 from windrow.tasks.rows import Rows, open_rows
 from windrow.tasks.spool import Found, SpooledRows
 
-FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, hf:NAME, reasoning-gym:NAME, gymnasium:NAME, module:function, or - for standard input"
+FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, hf:NAME, reasoning-gym:NAME, gymnasium:NAME, textarena:NAME, module:function, or - for standard input"
 
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
