@@ -28,6 +28,7 @@ ROW: dict[str, Any] = {
         {"criterion": "It names three things.", "points": 3},
     ],
 }
+N = {"model": "n", "base_url": "http://127.0.0.1:9/v1"}
 TINKER = {
     "convo": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Write a poem."}],
     "rubric_items": [
@@ -209,6 +210,18 @@ async def test_a_verdict_that_is_readable_the_second_time_counts_and_both_answer
     assert [judgement.reply for judgement in grading.judgements] == ["Hm.", "<score>No.</score>"]
 
 
+async def test_a_criterion_that_is_answered_in_its_own_way_is_asked_for_that_way(tmp_path: Path) -> None:
+    row = {"prompt": "p", "rubric": ["Polite?", {"criterion": "Clear?", "extract": "json"}]}
+    settings = {"extract": r"\b(yes|no)\b", "format": "Answer yes or no."}
+    with ModelServer(by_criterion(Polite="no", Clear='{"score": "yes"}')) as server:
+        [rollout] = await judged(tmp_path / "run", [row], server, settings=settings)
+        [polite] = [asked(body) for body in server.bodies if "Polite?" in asked(body)]
+        [clear] = [asked(body) for body in server.bodies if "Clear?" in asked(body)]
+    assert polite.endswith("Answer yes or no.")
+    assert "JSON object" in clear
+    assert values(rollout) == {"rubric": 0.5, "rubric.1": 0.0, "rubric.2": 1.0}
+
+
 async def test_verdicts_as_json_are_read_by_their_score(tmp_path: Path) -> None:
     row = {"prompt": "p", "rubric": ["Polite?", {"criterion": "Clear?", "scale": [0, 10]}]}
     answer = by_criterion(Polite='{"why": "It is.", "score": "yes"}', Clear='{"score": 4, "why": "Mostly."}')
@@ -330,6 +343,19 @@ async def test_reasoning_is_never_shown_and_the_reply_cannot_pose_as_the_questio
     assert rollout.reward == 0.0
 
 
+async def test_thinking_and_images_in_the_rows_own_messages_are_not_shown_as_text(tmp_path: Path) -> None:
+    parts = [{"type": "thinking", "thinking": "SECRET"}, {"type": "reasoning", "text": "HIDDEN"}]
+    said = [*parts, {"type": "text", "text": "Look: "}, {"type": "image", "blob": "abc"}]
+    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]
+    row = {"messages": [*history, {"role": "user", "content": "Go on."}], "rubric": ["Polite?"]}
+    with ModelServer("<score>yes</score>") as server:
+        await judged(tmp_path / "run", [row], server)
+        shown = asked(server.bodies[0])
+    assert ": assistant\nLook: (image)\n" in shown
+    assert "SECRET" not in shown
+    assert "HIDDEN" not in shown
+
+
 @pytest.mark.parametrize(("shows", "middle"), [("transcript", True), ("reply", False)])
 async def test_of_several_turns_the_transcript_or_the_last_reply_is_shown(
     tmp_path: Path, shows: str, middle: bool
@@ -432,7 +458,8 @@ async def test_a_row_with_a_rubric_that_cannot_work_is_refused_before_the_run(
         ({"agreement": "all"}, "at least two 'judges'"),
         ({"tolerance": 0.5}, "'tolerance' is for"),
         ({"judges": [{"base_url": "http://127.0.0.1:9/v1"}]}, "names no 'model'"),
-        ({"judges": [{"model": "m"}, {"model": "m"}]}, "listed twice"),
+        ({"judges": [{"model": "m"}, {"model": "m"}]}, r"judges\[1\] is a judge that is listed before it"),
+        ({"judges": [N, {**N, "base_url": "http://127.0.0.1:8/v1"}]}, "it would say the same again"),
     ],
 )
 def test_settings_that_would_be_ignored_or_cannot_work_are_refused(
@@ -475,8 +502,6 @@ async def test_a_call_of_the_policy_that_fails_is_judged_by_nobody(tmp_path: Pat
 
 
 # -- identity
-
-N = {"model": "n", "base_url": "http://127.0.0.1:9/v1"}
 
 
 def grading_of(tmp_path: Path, settings: Any, scorers: list[str] | None = None, **judge: Any) -> Prepared:

@@ -37,8 +37,13 @@ class JudgingScorer(BaseScorer):
         for number, model in enumerate(judges):
             if not model.model:
                 raise ValueError(f"judges[{number}] names no 'model'")
-            if model in judges[:number]:
-                raise ValueError(f"judges[{number}] is listed twice; it would say the same again")
+            if any(
+                (model.model, model.sampling) == (other.model, other.sampling) for other in judges[:number]
+            ):
+                raise ValueError(
+                    f"judges[{number}] is a judge that is listed before it, wherever it is served: it would say the "
+                    f"same again"
+                )
 
     def models(self) -> Mapping[str, PolicyConfig]:
         return self._models

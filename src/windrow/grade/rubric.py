@@ -118,7 +118,8 @@ class RubricScorer(JudgingScorer):
     ) -> Marks:
         async def asked(criterion: Criterion) -> Mark:
             extract = criterion.extract or self._set.extract or TAGGED
-            form = criterion.format or self._set.format or form_of(criterion, extract)
+            form = criterion.format or (None if criterion.extract else self._set.format)
+            form = form or form_of(criterion, extract)
             text = _ONE.format(criterion=criterion.text, format=form)
             return await ctx.ask(
                 self._messages(episode, text, form, [criterion]),
