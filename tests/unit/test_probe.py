@@ -189,7 +189,17 @@ def test_a_level_that_a_dialect_never_reaches_is_a_usage_error(
 def test_the_doctor_says_what_a_server_is_and_how_it_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
     with wired(Engine("sglang", scaled=True)) as server:
         main(["doctor", "--model", "stub", "--base-url", server.url])
-    said = capsys.readouterr().out
-    assert "server       SGLang 0.6.1" in said
-    assert "logprobs     logprobs of sampled tokens, processed" in said
-    assert "capture      --capture tokens, as dialect 'sglang'" in said
+    said = " ".join(capsys.readouterr().out.split())
+    assert "server SGLang 0.6.1" in said
+    assert "logprobs logprobs of sampled tokens, processed" in said
+    assert "ok top logprobs likeliest tokens at each place" in said
+    assert "ok scoring logprobs of ids that it is given" in said
+    assert "capture --capture tokens, as dialect 'sglang'" in said
+
+
+def test_the_doctor_says_what_a_server_does_not_give(capsys: pytest.CaptureFixture[str]) -> None:
+    with wired(Engine("unnamed", mute=("logprobs",))) as server:
+        main(["doctor", "--model", "stub", "--base-url", server.url])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "top logprobs no likeliest tokens" in said
+    assert "scoring no logprobs of ids" in said

@@ -10,9 +10,11 @@ import msgspec
 from windrow.errors import EndpointError, InfraError, PolicyError
 from windrow.policies.capturing import asks
 from windrow.policies.chat import ChatPolicy
+from windrow.policies.dialects import DIALECTS, scoring
 from windrow.policies.probe import identify
 from windrow.records import Json
 
+TOP = 2  # likeliest tokens are asked for, to see whether they come
 TIMEOUT_S = 20.0  # for the server to say what it is
 TOOL = {
     "type": "function",
@@ -55,11 +57,13 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
                 f"{policy.where}: {policy.model} answers in {time.monotonic() - started:.2f} s",
             )
         ]
-        server, _ = await identify(policy.endpoints[0], TIMEOUT_S)
+        server, dialect = await identify(policy.endpoints[0], TIMEOUT_S)
         findings.append(Finding("server", True, server))
         usage = _object(plain.get("usage"))
         findings.append(_said("usage", bool(usage.get("completion_tokens")), "token counts with the reply"))
         findings += await _tokens(policy)
+        scores = dialect is not None and scoring(DIALECTS[dialect]) is not None
+        findings.append(_said("scoring", scores, "logprobs of ids that it is given, for --scorer teacher"))
         findings.append(await _seeds(policy))
         tools = await _ask(policy, {"max_tokens": 64, "tools": [TOOL], "tool_choice": "required"})
         calls = _object(_choice(tools).get("message")).get("tool_calls")
@@ -71,7 +75,7 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
 
 async def _tokens(policy: ChatPolicy) -> list[Finding]:
     """How exactly its replies can be kept."""
-    policy.wanted_capture = "tokens"
+    policy.wanted_capture, policy.wanted_top_logprobs = "tokens", TOP
     facts = await policy.facts(policy.endpoints[0])
     reached = facts.reached or "text"
     kind = f", {facts.logprob_kind}" if facts.logprob_kind else ""
@@ -79,6 +83,11 @@ async def _tokens(policy: ChatPolicy) -> list[Finding]:
     return [
         _said("logprobs", asks(reached, "logprobs"), f"logprobs of sampled tokens{kind}"),
         _said("token ids", asks(reached, "tokens"), "ids of prompt and sampled tokens"),
+        _said(
+            "top logprobs",
+            asks(reached, "logprobs") and not facts.why_no_top,
+            "likeliest tokens at each place, for --top-logprobs",
+        ),
         Finding("capture", None if why else True, f"--capture {reached}, as dialect {facts.dialect!r}{why}"),
     ]
 
