@@ -93,14 +93,7 @@ class Past:
         assert reader is not None
         highest = array("Q", bytes(8 * len(self._plan) if redo is not None else 0))
         unjudged = False
-
-        def noticed() -> Iterator[Head]:
-            nonlocal unjudged
-            for _, head in reader.heads():
-                unjudged = unjudged or (head.done and _unjudged(head, grading))
-                yield head
-
-        for head, whole in attempts_of(noticed()):
+        for head, whole in attempts_of(reader.heads()):
             number = self._number(head)
             if number is None:
                 continue
@@ -108,6 +101,7 @@ class Past:
                 highest[number] = max(head.attempt, highest[number])
             if head.done and whole:
                 self.ledger.mark_done(number)
+                unjudged = unjudged or head.seat is not None or _unjudged(head, grading)  # other seats may be
             else:
                 again = not whole or head.error is None or head.error.retryable
                 self.ledger.mark_tried(number, head.attempt, again=again)

@@ -68,6 +68,7 @@ async def test_an_episode_that_a_power_cut_tore_is_set_aside_whole_and_run_again
     assert lines(run)[:2] == whole[:2]
 
 
+@pytest.mark.filterwarnings("ignore:.*is left out")
 async def test_an_episode_with_a_bad_line_in_the_middle_of_the_log_is_tried_again_as_a_whole(
     tmp_path: Path,
 ) -> None:
@@ -121,6 +122,25 @@ async def test_a_group_has_every_seat_of_every_sample_also_those_of_earlier_call
         [("one", sample, seat) for sample in range(2) for seat in range(3)],
         [("two", sample, seat) for sample in range(2) for seat in range(2)],
     ]
+
+
+async def test_a_seat_whose_scorer_failed_is_graded_by_the_next_call_and_the_game_is_not_played_again(
+    tmp_path: Path,
+) -> None:
+    def judge(task: Any, reply: str) -> float:
+        if "seat 0" in reply and not fine:
+            raise RuntimeError("down")
+        return 1.0
+
+    judge.after_commit = True  # type: ignore[attr-defined]
+    fine: list[bool] = []
+    before = await match(tmp_path / "run", scorers=[judge])
+    assert [rollout.grade for rollout in before] == ["failed", "graded"]
+    fine.append(True)
+    policy = Counting()
+    after = await match(tmp_path / "run", policy, scorers=[judge])
+    assert [(rollout.grade, rollout.attempt) for rollout in after] == [("graded", 1), ("graded", 1)]
+    assert policy.asked == []
 
 
 async def test_progress_counts_episodes_and_a_failure_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from windrow.compact import RepeatedNames, Repeats
 from windrow.records import SCHEMA_VERSION, is_done
 from windrow.store.log import whole_bytes
+from windrow.store.places import Place
 
 NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -77,19 +78,23 @@ def check(line: bytes) -> None:
         line.decode()
 
 
-def attempts_of(heads: Iterable[Head]) -> Iterator[tuple[Head, bool]]:
+def attempts_of(lines: Iterable[tuple[Place, Head]]) -> Iterator[tuple[Head, bool]]:
     """Each attempt by the last of its lines, and whether it is whole.
 
     The seats of an episode stand together in the log, in their order. One that lacks a line is an attempt that is lost.
     """
-    before: Head | None = None
+    before: Head | None = None  # of an episode with seats
     sound = True
-    for head in heads:
+    for _, head in lines:
         joins = before is not None and head.seat is not None and _follows(head, before)
         if before is not None and not joins:
             yield before, sound and is_last_seat(before)
-        sound = (sound and joins) or not head.seat
-        before = head
+            before = None
+        if head.seat is None:
+            yield head, True
+        else:
+            sound = (sound and joins) or head.seat == 0
+            before = head
     if before is not None:
         yield before, sound and is_last_seat(before)
 
