@@ -1,0 +1,83 @@
+"""What one JSON value has otherwise than another, small where they are alike: `applied(a, difference(a, b)) == b`.
+
+A difference is None (nothing), {"is": value}, {"in": {key: difference}, "set": {key: value}, "del": [keys]} for objects, or
+{"list": [{"of": place in a, "in": difference} or {"is": value}, …]} for arrays of objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windrow.records import Json
+
+Difference = dict[str, Any] | None
+
+
+def difference(a: Json, b: Json) -> Difference:
+    """What has to be done to `a` for `b`."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return _objects(a, b)
+    if isinstance(a, list) and isinstance(b, list) and _of_objects(a) and _of_objects(b):
+        return _arrays(a, b)
+    return None if _same(a, b) else {"is": b}
+
+
+def applied(a: Json, patch: Difference) -> Json:
+    """`a`, with the difference made."""
+    if patch is None:
+        return a
+    if "is" in patch:
+        return patch["is"]
+    if "list" in patch:
+        return [
+            one["is"] if "is" in one else applied(_at(a, one["of"]), one.get("in")) for one in patch["list"]
+        ]
+    kept = dict(a) if isinstance(a, dict) else {}
+    for key in patch.get("del", ()):
+        kept.pop(key, None)
+    for key, inner in patch.get("in", {}).items():
+        kept[key] = applied(kept.get(key), inner)
+    return {**kept, **patch.get("set", {})}
+
+
+def _objects(a: dict[str, Json], b: dict[str, Json]) -> Difference:
+    inner = {key: found for key in b if key in a and (found := difference(a[key], b[key])) is not None}
+    new = {key: value for key, value in b.items() if key not in a}
+    gone = [key for key in a if key not in b]
+    parts = {"in": inner, "set": new, "del": gone}
+    return {name: part for name, part in parts.items() if part} or None
+
+
+def _arrays(a: list[Json], b: list[Json]) -> Difference:
+    """Each object of `b` is taken for the next one of `a` that is of its kind."""
+    entries: list[dict[str, Json]] = []
+    at = 0
+    for value in b:
+        place = next((n for n in range(at, len(a)) if _kind(a[n]) == _kind(value)), None)
+        if place is None:
+            entries.append({"is": value})
+            continue
+        at = place + 1
+        inner = difference(a[place], value)
+        entries.append({"of": place} if inner is None else {"of": place, "in": inner})
+    same = entries == [{"of": n} for n in range(len(a))]
+    return None if same else {"list": entries}
+
+
+def _of_objects(values: list[Json]) -> bool:
+    return all(isinstance(value, dict) for value in values)
+
+
+def _kind(value: Json) -> tuple[Json, Json]:
+    return repr(value.get("type")), repr(value.get("role"))
+
+
+def _at(a: Json, place: int) -> Json:
+    return a[place] if isinstance(a, list) and place < len(a) else None
+
+
+def _same(a: Json, b: Json) -> bool:
+    """1, 1.0 and true are equal in Python, but not in JSON."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and bool(a == b)

@@ -1,0 +1,308 @@
+"""An answer of an agent's `/run`, which is also a line of their rollouts: read, recorded, and written.
+
+What of it has no place in a record (ids of items, fields of the verifier) is kept in the rollout's `state` under `nemo_gym`:
+`fields` are the verifier's, `rest` is what else was otherwise than we would have written it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from windrow.bridges.nemo_gym.items import (
+    LOGPROBS,
+    Piece,
+    Said,
+    heard_item,
+    read_output,
+    said_items,
+    token_fields,
+)
+from windrow.bridges.nemo_gym.patches import Difference, applied, difference
+from windrow.bridges.nemo_gym.rows import (
+    AGENT,
+    FAILURE_CLASS,
+    FAILURE_TERMINAL,
+    JUDGE_ERROR,
+    MARK,
+    PARAMS,
+    params_of,
+)
+from windrow.contexts import prompt_ids
+from windrow.engine.recorder import Recorder
+from windrow.policies.capturing import held
+from windrow.policies.wire import decode_object
+from windrow.records import ErrorRecord, Json, Owner, Rollout, ToolCall, Turn, Usage
+
+STATE = "nemo_gym"
+REWARD = "reward"
+LENGTH = "max_output_tokens"  # why a response is incomplete
+_OWNERS: dict[str, Owner] = {"judge_failed": "scorer", "skipped": "env", "legitimate": "env"}
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What an agent calls a failure: its class, whether it is final, and what it said."""
+
+    kind: str
+    terminal: bool
+    message: str
+
+    @property
+    def record(self) -> ErrorRecord:
+        return ErrorRecord(
+            owner=_OWNERS.get(self.kind, "infra"),
+            kind=self.kind,
+            message=self.message,
+            phase="agent",
+            retryable=not self.terminal,
+        )
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """`fields` are those of the verifier: whatever is neither the row's, nor a mark, nor read here."""
+
+    pieces: tuple[Piece, ...]
+    reward: float | None
+    incomplete: str | None
+    failure: Failure | None
+    fields: dict[str, Json]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The verifier's fields that are numbers; true is 1."""
+        return {
+            name: float(value)
+            for name, value in self.fields.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
+
+
+def read_result(answer: Mapping[str, Json], row: Mapping[str, Json]) -> Result:
+    """What an agent answered for this row. ValueError says what is wrong with it.
+
+    A failure may come without a response and without a reward; whatever else needs both.
+    """
+    failure = _failure(answer)
+    response = answer.get("response")
+    if not isinstance(response, dict) and failure is None:
+        raise ValueError(f"'response' must be an object, found {response!r:.80}")
+    said = response if isinstance(response, dict) else {"output": []}
+    incomplete = _reason(said)
+    return Result(
+        pieces=_with_totals(read_output(said.get("output")), said, incomplete),
+        reward=_reward(answer, needed=failure is None),
+        incomplete=incomplete,
+        failure=failure,
+        fields={
+            key: value
+            for key, value in answer.items()
+            if not key.startswith(MARK)
+            and key not in (PARAMS, AGENT, "response", REWARD)
+            and not (key in row and row[key] == value)
+        },
+    )
+
+
+def record(recorder: Recorder, pieces: Iterable[Piece]) -> None:
+    """Write down what happened: each model call is a turn that read everything before it."""
+    calls: dict[str, tuple[int, Any]] = {}  # by id: the turn that asked, and the call
+    for piece in pieces:
+        if isinstance(piece, Said):
+            turn, reads = recorder.turn_count, ((0, len(recorder.messages)),)
+            recorder.called(piece.completion, seconds=0.0, retries=0, sampling=None, reads=reads)
+            calls.update((call.id, (turn, call)) for call in piece.completion.tool_calls)
+            continue
+        recorder.add([piece.message], piece.message.origin)
+        asked = calls.pop(piece.message.tool_call_id or "", None)
+        if asked is not None:
+            turn, call = asked
+            arguments = decode_object(call.arguments)
+            ran = ToolCall(
+                id=call.id,
+                name=call.name,
+                arguments=call.arguments if arguments is None else arguments,
+                result=len(recorder.messages) - 1,
+                failed=False,
+                started_at=0.0,
+                seconds=0.0,
+            )
+            recorder.tools_ran([ran], 0.0, turn)
+
+
+def with_answer(rollout: Rollout, answer: Mapping[str, Json], fields: Mapping[str, Json]) -> Rollout:
+    """The rollout that was recorded of an answer, with what of that has no other place."""
+    own: dict[str, Json] = {"fields": dict(fields)} if fields else {}
+    told = msgspec.structs.replace(rollout, state={STATE: own})
+    rest = difference(result_row(told), _unmarked(answer))
+    if rest is not None:
+        own["rest"] = rest
+    return msgspec.structs.replace(rollout, state={STATE: own} if own else None)
+
+
+def result_row(rollout: Rollout) -> dict[str, Json]:
+    """The rollout as an agent would have answered, without marks: those are its place in a file."""
+    row = rollout.task.data or {}
+    own = _own_state(rollout)
+    answer: dict[str, Json] = {
+        **row,
+        PARAMS: given_params(rollout),
+        "response": _response(rollout),
+        REWARD: rollout.reward if rollout.reward is not None else 0.0,
+    }
+    components = {name: score.value for name, score in rollout.scores.items()}
+    if components and set(components) != {REWARD}:
+        answer["reward_components"] = components
+    answer |= own.get("fields") or {}
+    rest: Difference = own.get("rest")
+    patched: dict[str, Json] = applied(answer, rest)
+    return patched
+
+
+def given_params(rollout: Rollout) -> dict[str, Json]:
+    """The row's parameters; where a prompt template made the input, with that."""
+    params = params_of(rollout.task.data or {})
+    if params.get("input"):
+        return params
+    opening = [message for message in rollout.messages if message.origin == "task"]
+    return {**params, "input": [_plain(heard_item(message, label="")) for message in opening]}
+
+
+def _plain(item: dict[str, Json]) -> dict[str, Json]:
+    """A message of a prompt, as short as it may be."""
+    return {key: value for key, value in item.items() if (key, value) != ("type", "message")}
+
+
+def _failure(answer: Mapping[str, Json]) -> Failure | None:
+    kind = answer.get(FAILURE_CLASS)
+    if kind is None:
+        return None
+    said = next((answer[key] for key in (JUDGE_ERROR, "error") if answer.get(key)), "")
+    message = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    return Failure(str(kind), answer.get(FAILURE_TERMINAL) is True, message or f"the agent said {kind}")
+
+
+def _reward(answer: Mapping[str, Json], *, needed: bool) -> float | None:
+    reward = answer.get(REWARD)
+    if isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward):
+        return float(reward)
+    if not needed:
+        return None
+    raise ValueError(f"'reward' must be a finite number, found {reward!r:.80}")
+
+
+def _reason(response: Mapping[str, Json]) -> str | None:
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    return reason if isinstance(reason, str) else None
+
+
+def _with_totals(
+    pieces: list[Piece], response: Mapping[str, Json], incomplete: str | None
+) -> tuple[Piece, ...]:
+    """The last model call carries what is said of all: the usage, the model, how it ended."""
+    last = next((n for n in reversed(range(len(pieces))) if isinstance(pieces[n], Said)), None)
+    if last is None:
+        return tuple(pieces)
+    model = response.get("model")
+    said = pieces[last]
+    assert isinstance(said, Said)
+    completion = msgspec.structs.replace(
+        said.completion,
+        usage=_usage(response.get("usage")),
+        model=model if isinstance(model, str) else None,
+        finish=("length" if incomplete == LENGTH else incomplete) or said.completion.finish,
+    )
+    return (*pieces[:last], Said(completion), *pieces[last + 1 :])
+
+
+def _usage(usage: Json) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get("input_tokens_details")
+    return Usage(
+        prompt_tokens=_count(usage.get("input_tokens")),
+        completion_tokens=_count(usage.get("output_tokens")),
+        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else 0,
+    )
+
+
+def _count(value: Json) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
+
+
+def _response(rollout: Rollout) -> dict[str, Json]:
+    params = params_of(rollout.task.data or {})
+    counted = any(turn.usage is not None for turn in rollout.turns)
+    cut = rollout.stop in ("length", "context_overflow", "max_episode_tokens")
+    model = next((turn.model for turn in reversed(rollout.turns) if turn.model), rollout.policy.model)
+    return {
+        "id": f"resp_{rollout.id}",
+        "created_at": rollout.timing.started_at,
+        "model": model,
+        "object": "response",
+        "output": _output(rollout),
+        "parallel_tool_calls": params.get("parallel_tool_calls", True),
+        "tool_choice": params.get("tool_choice", "auto"),
+        "tools": params.get("tools")
+        or [{"type": "function", "strict": False, **tool} for tool in rollout.tools],
+        "usage": _written_usage(rollout.usage) if counted else None,
+        "incomplete_details": {"reason": LENGTH} if cut else None,
+    }
+
+
+def _output(rollout: Rollout) -> list[Json]:
+    items: list[Json] = []
+    started = False
+    for message in rollout.messages:
+        started = started or message.origin != "task"
+        if not started:
+            continue
+        label = str(len(items))
+        if message.origin == "policy" and message.turn is not None:
+            items += said_items(message, _tokens(rollout.turns, message.turn), label=label)
+        else:
+            items.append(heard_item(message, label=label))
+    return items
+
+
+def _tokens(turns: tuple[Turn, ...], number: int) -> dict[str, Json] | None:
+    tokens = turns[number].tokens
+    if tokens is None or held("tokens", tokens) != "tokens":
+        return None
+    return token_fields(prompt_ids(turns, number), tokens)
+
+
+def _written_usage(usage: Usage) -> dict[str, Json]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _own_state(rollout: Rollout) -> dict[str, Json]:
+    state = rollout.state.get(STATE) if isinstance(rollout.state, dict) else None
+    return state if isinstance(state, dict) else {}
+
+
+def _unmarked(answer: Mapping[str, Json]) -> dict[str, Json]:
+    """The answer without its marks, its logprobs as exact as a record has them."""
+    kept = {key: value for key, value in answer.items() if not key.startswith(MARK)}
+    response = kept.get("response")
+    if isinstance(response, dict) and isinstance(response.get("output"), list):
+        kept["response"] = {**response, "output": [_rounded(item) for item in response["output"]]}
+    return kept
+
+
+def _rounded(item: Json) -> Json:
+    logprobs = item.get(LOGPROBS) if isinstance(item, dict) else None
+    if not isinstance(logprobs, list):
+        return item
+    packed = struct.pack(f"<{len(logprobs)}f", *logprobs)
+    return {**item, LOGPROBS: list(struct.unpack(f"<{len(logprobs)}f", packed))}
