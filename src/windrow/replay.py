@@ -213,6 +213,7 @@ def _prepared(
         agent=agent,
         scorers=_scorers(grading, rollout),
         capture="text",
+        workers=1,
         top_logprobs=None,
         limits=msgspec.structs.replace(run.limits, episode_timeout_s=None),
     )

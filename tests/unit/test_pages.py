@@ -58,6 +58,13 @@ def anchors(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_every_test_that_is_named_is_a_test(page: Path) -> None:
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)", page.read_text(encoding="utf-8")):
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(?:async )?def {test}\(", source, re.M), f"{page.name} names {file}::{test}"
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_every_flag_that_is_named_is_a_flag(page: Path) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text(encoding="utf-8")))
     assert sorted(named - set(re.findall(r"--[a-z-]+", REFERENCE)) - OTHERS) == []
