@@ -74,7 +74,7 @@ async def test_the_policys_seat_is_shifted_by_a_number_by_the_sample_or_by_the_r
 
 
 async def test_an_opponent_that_fails_fails_the_episode(tmp_path: Path) -> None:
-    opponents = AGAINST.replace(":robot", ":faulty")
+    opponents = AGAINST.replace(":robot", ":faulty").replace('"sampling"', '"call_retries": 0, "sampling"')
     own, other = await against(tmp_path / "run", opponents=opponents, retries=0)
     assert [r.error and r.error.kind for r in (own, other)] == ["seat", "down"]
 
