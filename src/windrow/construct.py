@@ -190,7 +190,11 @@ def scorer_models(
             key = msgspec.json.encode(config)
             if key not in made:
                 instead = judge if config is run.judge else None
-                where = f"the judge of scorer {scorer.name!r}"
+                where = (
+                    "--judge (its address is --judge-base-url)"
+                    if config is run.judge
+                    else f"the model {name!r} of scorer {scorer.name!r}"
+                )
                 made[key] = _model(config, where, redactor, run.prices, instead)
             found.setdefault(scorer.name, {})[name] = made[key]
             _check_scores_ids(scorer, made[key].policy)
@@ -262,7 +266,10 @@ def _model(
 ) -> Model:
     """A model beside the policy; `given` takes the place of what the configuration names."""
     set_here = {f"policy.{key}": where for key in _changed(config)}
-    policy = given or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)
+    try:
+        policy = given or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)
+    except UsageError as problem:  # which speaks of the policy's flags
+        raise UsageError(f"{where}: {problem}") from None
     sampling = {**policy.default_sampling, **as_tree(config.sampling)}
     check_sampling(policy, set(sampling), where=where)
     if config.tool_calls != PolicyConfig().tool_calls:

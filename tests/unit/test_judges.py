@@ -165,6 +165,11 @@ async def test_a_scorer_without_a_judge_is_told_how_to_have_one(tmp_path: Path) 
     assert "--judge" in found[0].error.message
 
 
+async def test_a_judge_without_an_address_is_told_which_flag_gives_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--judge-base-url"):
+        await collected(ROWS, **options(tmp_path, judge="some-model"))
+
+
 def test_the_judges_tokens_count_in_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
