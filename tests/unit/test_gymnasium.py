@@ -6,6 +6,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.loading import prepared, refusal, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.bridges.gymnasium import read_action
 from windrow.bridges.toys import KNOWN
+from windrow.store.directory import read_manifest
 
 STEPS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 COMPASS = {"west": (0, -1), "east": (0, 1), "north": (-1, 0), "south": (1, 0)}
@@ -138,6 +140,11 @@ async def test_the_samples_of_a_task_play_the_same_game(tmp_path) -> None:
     )
     ways = {tuple(turn.state["observation"] for turn in rollout.turns) for rollout in rollouts}
     assert (len(rollouts), len(ways)) == (4, 1)
+
+
+async def test_the_run_says_which_version_of_the_package_its_games_come_from(tmp_path) -> None:
+    await played("gymnasium:CliffWalking-v1?n=1", "[up]", out=str(tmp_path / "run"), max_turns=1)
+    assert read_manifest(tmp_path / "run").versions["gymnasium"] == version("gymnasium")
 
 
 async def test_a_taxi_is_driven_by_who_reads_the_map_and_its_walls(tmp_path) -> None:

@@ -5,7 +5,7 @@ A value is read as in `--set`: `7`, `0.5`, `false`, `[1, 2]`; whatever else is t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -60,11 +60,6 @@ def parse_address(path: str) -> Address:
             raise UsageError(f"{path}: {key} is given twice")
         parameters[key] = _value(text)
     return Address(package, name, parameters)
-
-
-def named(values: Mapping[str, Json]) -> str:
-    """Parameters as they would be written in an address."""
-    return "&".join(f"{key}={_text(value)}" for key, value in values.items())
 
 
 def _value(text: str) -> Json:

@@ -134,7 +134,7 @@ def _row(
         "id": f"{name}:{seed}:{index}",
         "env": "reasoning-gym",
         "prompt": entry["question"],
-        "answer": entry["answer"],
+        "answer": plain(entry["answer"], {}),
         "dataset": name,
         "metadata": metadata,
         "tags": [name],

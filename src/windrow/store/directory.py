@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import StoreError, UsageError
+from windrow.naming import BRIDGES
 from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
 from windrow.secrets import Redactor
 from windrow.store.disk import Disk
@@ -259,12 +260,22 @@ def move_aside(path: Path, *, lock: bool = True, disk: Disk | None = None) -> Pa
     return aside
 
 
-def versions() -> dict[str, str]:
-    return {
+def versions(source: str) -> dict[str, str]:
+    """Of what the records depend on beside us; also of the package that a source comes from, where it is another's."""
+    found = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "msgspec": msgspec.__version__,
     }
+    package = source.partition(":")[0]
+    if package in BRIDGES["loader"]:
+        from importlib.metadata import PackageNotFoundError, version  # only when needed: it reads files
+
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            pass  # the name is the user's own, given with --source
+    return found
 
 
 def new_manifest(
@@ -286,7 +297,7 @@ def new_manifest(
         behaviour=behaviour,
         grading=grading,
         code=code,
-        versions=versions(),
+        versions=versions(source),
     )
 
 
