@@ -29,6 +29,12 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
     "scorer": {"reasoning-gym": "windrow.bridges.reasoning_gym:Verifier"},
 }
 
+# Rows of other systems: by a field that tells them apart, the module that knows them.
+ROW_FORMS: Mapping[str, str] = {
+    "responses_create_params": "windrow.bridges.nemo_gym.rows",
+    "agent_ref": "windrow.bridges.nemo_gym.rows",
+}
+
 
 def resolve(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     """The object called `name` of a `kind` ("env", "scorer", …)."""

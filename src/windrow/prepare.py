@@ -46,6 +46,7 @@ from windrow.scoring import (
 )
 from windrow.secrets import Redactor
 from windrow.store.directory import Fingerprint
+from windrow.tasks.foreign import ForeignRows
 from windrow.tasks.loaders import FORMS, open_source
 from windrow.tasks.mapping import MappedRows, parse_map
 from windrow.tasks.rows import BadRow, Rows, spool_rows
@@ -100,7 +101,8 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     redactor = Redactor()
     made = make(loaded, parts, redactor)
     survey = _Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
-    source = _scan(loaded, parts, survey)
+    source, numbered = _scan(loaded, parts, survey)
+    loaded, of_rows = _as_numbered(loaded, numbered, made)
     _check_policy(loaded, made.policy, source)
     _check_capture(run, made)
     scorers, notes = _scorers(run, parts, made, survey)
@@ -131,7 +133,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         grading=grading,
         code=_code(made.env, made.agent, scorers, made.functions),
         redactor=redactor,
-        notes=notes,
+        notes=(*of_rows, *notes),
         concurrency=concurrency,
         matches=any(issubclass(env, Match) for env in survey.envs),
     )
@@ -241,7 +243,7 @@ class _Survey:
         return found
 
 
-def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> Source:
+def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> tuple[Source, ForeignRows]:
     config = loaded.run.tasks
     source = expand(config.source, where="tasks.source")
     split = expand(config.split, where="tasks.split")
@@ -255,14 +257,34 @@ def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> Source:
             raise UsageError(f"no tasks: give {FORMS}")
         rows, found = open_source(expand(config.path, where="tasks.path"), split=split)
         name = source or found
-    return scan(
-        MappedRows(rows, maps) if maps else rows,
+    numbered = ForeignRows(rows)
+    found_source = scan(
+        MappedRows(numbered, maps) if maps else numbered,
         name=name,
         split=split,
         check=survey.check,
         watch=survey.watch,
         skip_invalid=config.skip_invalid,
     )
+    return found_source, numbered
+
+
+def _as_numbered(loaded: LoadedConfig, rows: ForeignRows, made: Made) -> tuple[LoadedConfig, tuple[str, ...]]:
+    """As many samples as numbered rows have for each task, unless the configuration says how many; and what to say."""
+    notes: list[str] = []
+    if rows.unheeded and not getattr(made.agent, "plays_itself", False):
+        asked = ", ".join(sorted(rows.unheeded))
+        notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
+    run = loaded.run
+    if rows.repeats is not None:
+        least, most = rows.repeats
+        has = f"from {least} to {most} rows" if least != most else "1 row" if most == 1 else f"{most} rows"
+        if "samples" in loaded.origins and run.samples != most:
+            notes.append(f"{rows.name} has {has} a task; -k {run.samples} makes {run.samples}")
+        elif "samples" not in loaded.origins and most > 1:
+            run = msgspec.structs.replace(run, samples=most)
+            notes.append(f"{rows.name} has {has} a task, so there are {most} samples of each (-k {most})")
+    return msgspec.structs.replace(loaded, run=run), tuple(notes)
 
 
 def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:

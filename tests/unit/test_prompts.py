@@ -112,3 +112,63 @@ def test_another_template_is_another_behaviour(tmp_path: Path, capsys: pytest.Ca
         assert main([*arguments, "--prompt", str(second)]) == 2
         assert "prompt.user" in capsys.readouterr().err
         assert server.completions == 1
+
+
+NEMO = """\
+system: Put the answer in \\\\boxed{{}}.
+user: |-
+  {question}
+  Choices: {choices} ({weight:.1f})
+"""
+
+
+def test_placeholders_as_nemo_gym_has_them_are_filled_as_python_does(tmp_path: Path) -> None:
+    row = {"question": "1 + 1?", "choices": ["1", "2"], "weight": 0.25}
+    messages = read_template(template(tmp_path, NEMO.replace("\\\\\\\\", "\\\\"))).messages(row)
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert messages[0]["content"].endswith("boxed{}.")
+    assert messages[1]["content"] == "1 + 1?\nChoices: ['1', '2'] (0.2)"
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("user: 'Say {\"a\": 1}'", 'Say {"a": 1}'),  # braces of JSON are no placeholders
+        ("user: '{{ question }} in {tex}'", "1 + 1? in {tex}"),  # Jinja's marks win
+        ("user: '{question}'\nplaceholders: jinja", "{question}"),
+        ("user: '{{a}} {question}'\nplaceholders: format", "{a} 1 + 1?"),
+        ("user: 'a {} b'", "a {} b"),
+        ("user: 'an open { brace'", "an open { brace"),
+    ],
+)
+def test_whose_placeholders_are_meant_is_seen_by_the_text_or_said(
+    tmp_path: Path, text: str, rendered: str
+) -> None:
+    assert read_template(template(tmp_path, text)).messages({"question": "1 + 1?"})[0]["content"] == rendered
+
+
+def test_a_field_that_the_row_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'question' is undefined \(the row has: prompt\)$"):
+        read_template(template(tmp_path, "user: '{question}'")).messages({"prompt": "x"})
+    with pytest.raises(ValueError, match=r"'a' is undefined .* say 'placeholders: format'"):
+        read_template(template(tmp_path, "user: '{{a}} {question}'")).messages({"question": "x"})
+
+
+@pytest.mark.parametrize("text", ["{a.__class__}", "{a[0]}", "{}", "{a:{b.c}}", "{a"])
+def test_placeholders_reach_fields_and_nothing_inside_them(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="prompt template"):
+        read_template(template(tmp_path, f"user: '{text}'\nplaceholders: format"))
+
+
+def test_a_row_with_an_input_of_its_own_is_not_overwritten(tmp_path: Path) -> None:
+    row = {"responses_create_params": {"input": "2 + 2?"}, "question": "1 + 1?"}
+    prompt = read_template(template(tmp_path, "user: '{question}'"))
+    with pytest.raises(ValueError, match="the row has an input of its own"):
+        prompt.messages(row)
+    assert prompt.messages({**row, "responses_create_params": {}})[0]["content"] == "1 + 1?"
+
+
+def test_placeholders_shape_the_rollouts_and_jinja_templates_keep_their_identity(tmp_path: Path) -> None:
+    jinja = read_template(template(tmp_path, "user: '{{ question }}'"))
+    assert jinja.source == {"user": "{{ question }}", "system": None, "messages": []}
+    assert read_template(template(tmp_path, "user: '{question}'")).source["placeholders"] == "format"

@@ -30,6 +30,7 @@ from windrow.records import (
     TeacherTokens,
     Usage,
 )
+from windrow.tasks.foreign import sampling_of
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
@@ -208,7 +209,7 @@ class World:
 
     def sampling(self, task: Task) -> dict[str, Json]:
         """A flag wins over the row, the row over the configuration."""
-        row = task.get("sampling")
+        row = sampling_of(task.data or {})
         if not row:
             return self._sampling
         return {**self._sampling, **{k: v for k, v in row.items() if v is not None and k not in self._forced}}

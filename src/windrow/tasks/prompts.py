@@ -1,13 +1,16 @@
 """Prompt templates: a YAML file with `system`, `user` and few-shot `messages`, rendered with each row's fields.
 
-Jinja in its sandbox. A variable that the row does not have is an error, found for every row before the run.
+Jinja in its sandbox; or, as NeMo Gym has them, Python's `{field}` placeholders. Which of both is seen by the text, and may be
+said: `placeholders: jinja | format`. A variable that the row does not have is an error, found for every row before the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,8 +18,13 @@ from windrow.config import nearest
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
 from windrow.records import Json
+from windrow.tasks.foreign import form_of
 
-FIELDS = ("system", "user", "messages")
+FIELDS = ("system", "user", "messages", "placeholders")
+_JINJA = re.compile(r"\{\{[-+]?\s*[\w\"'(\[]|\{[%#]")  # what begins an expression, a statement or a comment
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+Render = Callable[[Mapping[str, Json]], str]
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,42 +36,26 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     user: str
     system: str | None = None
     messages: list[_Message] = []
+    placeholders: Literal["jinja", "format"] | None = None
+
+    def parts(self) -> list[tuple[str, str]]:
+        """Role and text of each message, in their order."""
+        first = [("system", self.system)] if self.system is not None else []
+        few = [(message.role, message.content) for message in self.messages]
+        return [*first, *few, ("user", self.user)]
 
 
 class PromptTemplate:
     """Renders a row to messages: the system message, the few-shot messages, then the user's."""
 
     def __init__(self, file: _File, *, name: str) -> None:
-        import jinja2.sandbox
-
         self.name = name
         self.source: dict[str, Json] = msgspec.to_builtins(file)
-        environment = jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined)
-        parts = [("system", file.system)] if file.system is not None else []
-        parts += [(message.role, message.content) for message in file.messages]
-        parts.append(("user", file.user))
-        try:
-            self._parts = [(role, environment.from_string(text)) for role, text in parts]
-        except jinja2.TemplateSyntaxError as problem:
-            raise UsageError(
-                f"prompt template {name}: {problem.message} (line {problem.lineno} of the text)"
-            ) from None
-        except (
-            ValueError,
-            SyntaxError,
-            RecursionError,
-            MemoryError,
-        ) as problem:  # a number of 5,000 digits, say
-            raise UsageError(f"prompt template {name}: {problem}") from None
-        self._errors: tuple[type[Exception], ...] = (
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            AttributeError,
-            RecursionError,
-        )
+        if file.placeholders != "format":
+            del self.source["placeholders"]  # Jinja, as it always was
+        self._hint = "" if file.placeholders else "; if its {…} are fields, say 'placeholders: format' in it"
+        compiled = _formatted if file.placeholders == "format" else _jinja
+        self._parts = [(role, compiled(text, name)) for role, text in file.parts()]
 
     def messages(self, row: Mapping[str, Json]) -> list[dict[str, Any]]:
         """The row's messages; ValueError names the variable that it lacks."""
@@ -71,16 +63,99 @@ class PromptTemplate:
             raise ValueError(
                 f"the row has ready-made 'messages', which the prompt template {self.name} would replace"
             )
+        form = form_of(row)
+        if form is not None and form.has_input(row):
+            raise ValueError(
+                f"the row has an input of its own, which the prompt template {self.name} would replace"
+            )
         try:
-            return [{"role": role, "content": template.render(row)} for role, template in self._parts]
-        except self._errors as problem:
+            return [{"role": role, "content": render(row)} for role, render in self._parts]
+        except ValueError as problem:
             has = ", ".join(row)
-            raise ValueError(f"prompt template {self.name}: {problem} (the row has: {has})") from None
+            raise ValueError(
+                f"prompt template {self.name}: {problem} (the row has: {has}){self._hint}"
+            ) from None
+
+
+def _jinja(text: str, name: str) -> Render:
+    import jinja2.sandbox
+
+    environment = jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined)
+    try:
+        template = environment.from_string(text)
+    except jinja2.TemplateSyntaxError as problem:
+        raise UsageError(
+            f"prompt template {name}: {problem.message} (line {problem.lineno} of the text)"
+        ) from None
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as problem:  # a number of 5,000 digits, say
+        raise UsageError(f"prompt template {name}: {problem}") from None
+    errors = (
+        jinja2.TemplateError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    )
+
+    def render(row: Mapping[str, Json]) -> str:
+        try:
+            return template.render(row)
+        except errors as problem:
+            raise ValueError(str(problem)) from None
+
+    return render
+
+
+def _formatted(text: str, name: str) -> Render:
+    """`str.format_map` over the row's fields, by their names alone: nothing inside a value can be reached."""
+    try:
+        names = list(_placeholders(text))
+    except ValueError as problem:
+        raise UsageError(f"prompt template {name}: {problem}") from None
+    odd = next((found for found in names if not _NAME.fullmatch(found)), None)
+    if odd is not None:
+        raise UsageError(
+            f"prompt template {name}: {{{odd}}} is not the name of a field; write {{{{ for a brace"
+        )
+
+    def render(row: Mapping[str, Json]) -> str:
+        missing = next((found for found in names if found not in row), None)
+        if missing is not None:
+            raise ValueError(f"{missing!r} is undefined")
+        try:
+            return text.format_map(row)
+        except (TypeError, LookupError, OverflowError) as problem:
+            raise ValueError(str(problem)) from None
+
+    return render
+
+
+def _placeholders(text: str) -> Iterable[str]:
+    """What stands in braces, as `str.format` reads a text, also inside a format's own braces; ValueError if it
+    cannot."""
+    for _, field, spec, _ in string.Formatter().parse(text):
+        if field is not None:
+            yield field
+            yield from _placeholders(spec or "")
+
+
+def _placeholders_of(file: _File) -> Literal["jinja", "format"] | None:
+    """Whose placeholders a template has that does not say so; None if both are there: then it is Jinja's."""
+    texts = [text for _, text in file.parts()]
+    try:
+        found = [name for text in texts for name in _placeholders(text)]
+    except ValueError:
+        return "jinja"
+    if not found or not all(map(_NAME.fullmatch, found)):
+        return "jinja"
+    return None if any(map(_JINJA.search, texts)) else "format"
 
 
 def text_template(text: str, *, name: str) -> PromptTemplate:
     """A template of one user message."""
-    return PromptTemplate(_File(user=text), name=name)
+    return PromptTemplate(_File(user=text, placeholders="jinja"), name=name)
 
 
 def read_template(path: str) -> PromptTemplate:
@@ -96,6 +171,9 @@ def read_template(path: str) -> PromptTemplate:
             f"{path}: unknown key {unknown!r}{nearest(str(unknown), FIELDS)} (known: {', '.join(FIELDS)})"
         )
     try:
-        return PromptTemplate(msgspec.convert(data, _File), name=path)
+        file = msgspec.convert(data, _File)
     except msgspec.ValidationError as problem:
         raise UsageError(f"{path}: {problem}") from None
+    if file.placeholders is None:
+        file = msgspec.structs.replace(file, placeholders=_placeholders_of(file))
+    return PromptTemplate(file, name=path)

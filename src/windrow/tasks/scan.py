@@ -17,6 +17,7 @@ from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
 from windrow.identity import canonical, digest
 from windrow.records import Json, Task
+from windrow.tasks.foreign import sampling_of
 from windrow.tasks.identities import Identities
 from windrow.tasks.rows import BadRow, Row, Rows
 
@@ -136,7 +137,7 @@ def scan(
         occurrence = occurrences.get(row_digest) or 0
         occurrences.set(row_digest, occurrence + 1)
         source._add(row, row_digest, occurrence)
-        source.row_sampling.update(row.data.get("sampling") or ())
+        source.row_sampling.update(sampling_of(row.data))
         if row.data.get("agent") is not None:
             source.row_agents.add(row.data["agent"])
         if watch:
@@ -185,7 +186,7 @@ def _check_row(row: Mapping[str, Json]) -> None:
     if not all(isinstance(tag, str) for tag in row.get("tags") or ()):
         raise ValueError("'tags' must be a list of strings")
     _expect(row, "sampling", (dict,), 'an object such as {"temperature": 0.7}')
-    sampling = row.get("sampling")
+    sampling = sampling_of(row)
     if not sampling:
         return
     for option in sampling:

@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from windrow.bridges.nemo_gym.items import read_items
+from windrow.config import Sampling
 from windrow.records import Json, Message
+from windrow.tasks.foreign import Marks
 
 PARAMS = "responses_create_params"
 AGENT = "agent_ref"
@@ -30,13 +32,18 @@ NO_PERSIST = "_ng_no_persist"
 MARK = "_ng_"  # how the keys begin that are no content
 
 _SAMPLING = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_tokens"}
-
-
-class Marks(msgspec.Struct, frozen=True):
-    """How a row is numbered: its task, and which of the task's rollouts it is."""
-
-    task: int | None = None
-    rollout: int | None = None
+# What a policy of ours is not told, but for the values that ask for nothing.
+_UNHEEDED: dict[str, tuple[Json, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("auto", "none"),
+    "parallel_tool_calls": (True,),
+    "max_tool_calls": (),
+    "text": ({"format": {"type": "text"}},),
+    "truncation": ("disabled",),
+    "previous_response_id": (),
+    "prompt": (),
+    "top_logprobs": (0,),
+}
 
 
 def is_row(row: Mapping[str, Json]) -> bool:
@@ -110,7 +117,21 @@ def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
     reasoning = params.get("reasoning")
     if isinstance(reasoning, dict) and isinstance(reasoning.get("effort"), str):
         asked["reasoning_effort"] = reasoning["effort"]
+    body = _extra_body(params)
+    asked |= {
+        key: value for key, value in body.items() if key in Sampling.__struct_fields__ and key != "extra"
+    }
+    if extra := {key: value for key, value in body.items() if key not in Sampling.__struct_fields__}:
+        asked["extra"] = extra
     return asked
+
+
+def unheeded(row: Mapping[str, Json]) -> list[str]:
+    """What the row asks for that a policy of ours is not told."""
+    params = params_of(row)
+    return [
+        key for key, usual in _UNHEEDED.items() if params.get(key) is not None and params[key] not in usual
+    ]
 
 
 def seed_of(params: Mapping[str, Json]) -> int | None:

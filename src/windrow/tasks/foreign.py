@@ -1,0 +1,130 @@
+"""Rows of other systems, taken as they are: what of a row is its task, what it opens with, what it asks of the sampling.
+
+A system is known by a field that only its rows have; what knows its form is imported when such a row comes up. A row
+may be numbered there. The number of its task is its index here, and the rows of one task are that task once: as many as
+there are, so many samples they stand for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from windrow.compact import Index
+from windrow.identity import digest
+from windrow.naming import ROW_FORMS
+from windrow.records import Json
+from windrow.tasks.rows import BadRow, Row, Rows
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """How a row is numbered: its task, and which of the task's rollouts it is."""
+
+    task: int | None = None
+    rollout: int | None = None
+
+
+class RowForm(Protocol):
+    """What knows the rows of one system."""
+
+    def is_row(self, row: Mapping[str, Json]) -> bool: ...
+    def split_row(self, row: Mapping[str, Json]) -> tuple[dict[str, Json], Marks]: ...
+    def has_input(self, row: Mapping[str, Json]) -> bool: ...
+    def opening_of(self, row: Mapping[str, Json]) -> list[dict[str, Any]]: ...
+    def sampling_of(self, row: Mapping[str, Json]) -> dict[str, Json]: ...
+    def unheeded(self, row: Mapping[str, Json]) -> list[str]: ...
+
+
+def form_of(row: Mapping[str, Json]) -> RowForm | None:
+    """What knows this row, if it is of another system."""
+    for field, module in ROW_FORMS.items():
+        if field in row:
+            form = cast(RowForm, importlib.import_module(module))
+            if form.is_row(row):
+                return form
+    return None
+
+
+def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
+    """What a row asks of the sampling, in its own `sampling` or in the form of another system."""
+    own: dict[str, Json] = row.get("sampling") or {}
+    form = form_of(row)
+    return {**form.sampling_of(row), **own} if form is not None else own
+
+
+class ForeignRows:
+    """Rows without the numbers that another system gave them. After a whole pass, `repeats` says how many rows each
+    numbered task has at the least and at the most."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.repeats: tuple[int, int] | None = None
+        self.unheeded: set[str] = set()  # what rows ask for that a policy of ours is not told
+
+    @property
+    def name(self) -> str:
+        return self._rows.name
+
+    def __iter__(self) -> Iterator[Row | BadRow]:
+        numbers = _Numbers()
+        for row in self._rows:
+            form = form_of(row.data) if isinstance(row, Row) else None
+            if isinstance(row, BadRow) or form is None:
+                yield row
+                continue
+            try:
+                content, marks = form.split_row(row.data)
+                new = numbers.take(content, marks)
+            except (ValueError, RecursionError) as problem:
+                yield BadRow(row.where, str(problem))
+                continue
+            self.unheeded.update(form.unheeded(content))
+            if new:
+                yield Row(row.index if marks.task is None else marks.task, row.where, row.offset, content)
+        self.repeats = numbers.repeats()
+
+    def read(self, offset: int) -> dict[str, Json]:
+        row = self._rows.read(offset)
+        form = form_of(row)
+        return form.split_row(row)[0] if form is not None else row
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+class _Numbers:
+    """The tasks that were numbered, each with its content and how many rows it has so far."""
+
+    def __init__(self) -> None:
+        self._contents = Index()
+        self._rows: dict[int, int] = {}
+        self._taken = Index("I")
+        self._unnumbered = False
+
+    def take(self, content: dict[str, Json], marks: Marks) -> bool:
+        """Whether the row is a task that has not come up yet. ValueError: it contradicts an earlier one."""
+        if marks.task is None:
+            if marks.rollout is not None:
+                raise ValueError("the row numbers its rollout, but not its task")
+            self._unnumbered = True
+        if self._unnumbered and (marks.task is not None or self._rows):
+            raise ValueError("some rows number their tasks and some do not; number all of them, or none")
+        if marks.task is None:
+            return True
+        identity = int(digest(content)[:15], 16)
+        if (known := self._contents.get(marks.task)) is not None and known != identity:
+            raise ValueError(f"task {marks.task} has another content here than in an earlier row")
+        if marks.rollout is not None:
+            rollout = (marks.task, marks.rollout)
+            if self._taken.get(rollout) is not None:
+                raise ValueError(f"rollout {marks.rollout} of task {marks.task} is in an earlier row, too")
+            self._taken.set(rollout, 1)
+        self._contents.set(marks.task, identity)
+        self._rows[marks.task] = self._rows.get(marks.task, 0) + 1
+        return known is None
+
+    def repeats(self) -> tuple[int, int] | None:
+        return (min(self._rows.values()), max(self._rows.values())) if self._rows else None
