@@ -201,6 +201,7 @@ async def test_a_member_that_a_group_scorer_does_not_apply_to_is_not_asked_about
     assert len(asked) == 3
 
 
+@pytest.mark.slow
 async def test_workers_collect_and_the_parent_judges_the_groups(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps(row) + "\n" for row in ROWS))

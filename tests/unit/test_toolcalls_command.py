@@ -59,6 +59,7 @@ def project(tmp_path: Path, stub: Any) -> Project:
     return project
 
 
+@pytest.mark.slow
 def test_text_calls_run_malformed_ones_are_told_and_every_end_is_scored(project: Project) -> None:
     done = project.collect("--env", "sums:Sums", "--tool-calls", "hermes")
     assert done.code == 0, done.err
@@ -86,6 +87,7 @@ def test_text_calls_run_malformed_ones_are_told_and_every_end_is_scored(project:
     assert found["list"].turns[0].tool_calls == ()
 
 
+@pytest.mark.slow
 def test_the_server_is_sent_text_only(project: Project) -> None:
     project.tasks([{"prompt": "valid"}])
     done = project.collect("--env", "sums:Sums", "--tool-calls", "hermes")
