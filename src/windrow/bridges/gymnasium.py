@@ -32,7 +32,8 @@ ROWS, SEED = 100, 0
 _OWN = ("n", "seed")
 _LAKE_MAP = ("map_size", "map_p")  # of a lake that is made from the row's seed
 _TIME_LIMIT = "max_episode_steps"
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?![\w.]*\d)")
+_NUMBER = re.compile(r"(?<![\w.])-?[0-9]++(?![\w.]*[0-9])")  # ++: a long row of digits is read once
+MAX_READ_CHARS = 20_000  # from the end, where a reply settles on its action
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +126,7 @@ class Gymnasium(Env):
 
 def read_action(text: str, toy: Toy) -> int | None:
     """The place of the action that the text settles on: in brackets, by name, by number."""
+    text = text[-MAX_READ_CHARS:]
     places = {name: place for place, names in enumerate(toy.actions) for name in names}
     places |= {str(toy.start + place): place for place in range(len(toy.actions))}
     for inside in reversed(re.findall(r"\[([^\[\]]*)\]", text)):
