@@ -31,7 +31,7 @@ RIGHT, WRONG, UNFORMED = (True, True), (False, True), (False, False)
     ],
 )
 def test_exact_is_the_whole_reply(reply: str, answer: Any, verdict: tuple[bool, bool]) -> None:
-    assert exact(reply, answer, {}) == verdict
+    assert exact(reply, answer, {})[:2] == verdict
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_exact_is_the_whole_reply(reply: str, answer: Any, verdict: tuple[bool, 
     ],
 )
 def test_contains_is_anywhere_in_the_reply_in_either_case(reply, answer, verdict) -> None:
-    assert contains(reply, answer, {}) == verdict
+    assert contains(reply, answer, {})[:2] == verdict
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_contains_is_anywhere_in_the_reply_in_either_case(reply, answer, verdict
 def test_regex_takes_the_last_match_of_the_pattern_or_the_answer_as_one(
     reply, answer, settings, verdict
 ) -> None:
-    assert regex(reply, answer, settings) == verdict
+    assert regex(reply, answer, settings)[:2] == verdict
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_regex_takes_the_last_match_of_the_pattern_or_the_answer_as_one(
     ],
 )
 def test_choice_is_the_letter_that_the_reply_settles_on(reply, answer, verdict) -> None:
-    assert choice(reply, answer, {}) == verdict
+    assert choice(reply, answer, {})[:2] == verdict
 
 
 NUMBERS: list[tuple[str, Any, tuple[bool, bool]]] = [
@@ -187,7 +187,7 @@ NUMBERS: list[tuple[str, Any, tuple[bool, bool]]] = [
 
 @pytest.mark.parametrize(("reply", "answer", "verdict"), NUMBERS)
 def test_number_is_the_one_that_the_reply_settles_on(reply, answer, verdict) -> None:
-    assert number(reply, answer, {}) == verdict
+    assert number(reply, answer, {})[:2] == verdict
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_number_is_the_one_that_the_reply_settles_on(reply, answer, verdict) -> 
 )
 def test_a_tolerance_is_kept_exactly(reply: str, tolerance: float, right: bool) -> None:
     wanted = "3.1415" if tolerance == 0 else "3.14"
-    assert number(reply, wanted, {"tolerance": tolerance}) == (right, True)
+    assert number(reply, wanted, {"tolerance": tolerance})[:2] == (right, True)
 
 
 @pytest.mark.parametrize(
@@ -226,11 +226,41 @@ def test_numbers_are_read_with_and_without_commas(whole: int, part: int) -> None
     assert final_number(f"so it is {whole:,}") == whole
 
 
+@pytest.mark.parametrize(
+    ("judge", "settings", "replies", "said"),
+    [
+        (number, {}, ("so 7", "7.0", r"\boxed{7}", "14/2", "$7"), "7"),
+        (number, {"tolerance": 1}, ("7.5", "15/2"), "15/2"),
+        (number, {}, ("no idea", ""), None),
+        (choice, {}, ("(b)", "The answer is B.", "B"), "B"),
+        (choice, {}, ("none of them",), None),
+        (exact, {}, ("yes", " yes\n"), "yes"),
+        (exact, {}, ("", "  "), None),
+        (regex, {"pattern": r"<a>(.*?)</a>"}, ("<a>x</a>", "<a>no</a> <a> x </a>"), "x"),
+        (regex, {"pattern": "x+"}, ("y",), None),
+    ],
+)
+def test_replies_that_settle_on_the_same_say_the_same(judge, settings, replies, said) -> None:
+    assert {judge(reply, "7", settings).said for reply in replies} == {said}
+
+
+def test_a_number_too_long_to_write_in_decimal_is_told_from_another() -> None:
+    digits = "0." + "1" * 6000
+    assert number(digits, "7", {}).said == number(digits + "0", "7", {}).said
+    assert number(digits, "7", {}).said != number(digits + "1", "7", {}).said
+
+
+def test_a_scorer_that_looks_for_no_answer_says_so() -> None:
+    assert not contains("it is 7", "7", {}).reads
+    assert not regex("it is 7", "7", {}).reads
+
+
 @given(st.text())
 def test_no_reply_makes_a_verdict_raise(reply: str) -> None:
     for judge in (exact, contains, choice, number):
-        correct, formed = judge(reply, "7", {})
+        correct, formed, said, reads = judge(reply, "7", {})
         assert formed or not correct
+        assert (said is not None) == (reads and formed)
 
 
 @pytest.mark.timeout(60)

@@ -25,8 +25,8 @@ def test_an_exception_that_quotes_a_document_is_kept_with_its_beginning_and_end(
 
 
 def test_a_reply_of_megabytes_is_judged_by_what_it_settles_on() -> None:
-    assert number("7 or 8 or 9, " * 500_000 + "so 42", 42, {}) == (True, True)
-    assert choice("(A) or (B), " * 500_000 + "the answer is C", "C", {}) == (True, True)
+    assert number("7 or 8 or 9, " * 500_000 + "so 42", 42, {})[:2] == (True, True)
+    assert choice("(A) or (B), " * 500_000 + "the answer is C", "C", {})[:2] == (True, True)
 
 
 async def test_a_line_of_a_newer_schema_is_left_out_and_reported(tmp_path: Path) -> None:

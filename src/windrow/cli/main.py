@@ -22,6 +22,7 @@ COMMANDS = {
     "show": "show rollouts, or one transcript",
     "replay": "play a rollout again with its recorded replies",
     "stats": "numbers of a run, with their denominators",
+    "profile": "how hard each task is, and which to keep",
     "export": "write a run as a file for a trainer",
     "tokens": "training sequences, and where they fork",
     "verify": "check a run's tokens and lines",

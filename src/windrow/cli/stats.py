@@ -7,7 +7,8 @@ import sys
 
 import msgspec
 
-from windrow.cli.text import counts_text, mean_text
+from windrow.cli.text import counts_text, mean_text, shorten
+from windrow.stats.majority import Majority
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
 
 
@@ -59,6 +60,8 @@ def text(stats: Stats) -> str:
     if stats.pass_at:
         passes = "  ".join(f"pass@{k} {value:.3f}" for k, value in stats.pass_at.items())
         rows.append(("pass", f"{passes}  (reward ≥ {stats.pass_reward:g}, {stats.pass_tasks:,} tasks)"))
+    if stats.majority is not None:
+        rows.append(("majority", majority_text(stats.majority)))
     if stats.groups.n:
         alike = f"{stats.groups.zero_variance:,} of {stats.groups.n:,} with rewards that are all the same"
         rows.append(("groups", f"{alike} (zero variance)"))
@@ -92,3 +95,14 @@ def text(stats: Stats) -> str:
         rows.append(("bad lines", f"{stats.bad_lines:,} left out"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def majority_text(majority: Majority) -> str:
+    """By k, over which tasks; and which tasks have answers that nobody read."""
+    values = "  ".join(f"majority@{k} {value:.3f}" for k, value in majority.at.items())
+    text = f"{values}  ({majority.tasks:,} tasks; {majority.no_answer:,} of {majority.samples:,} without an answer)"
+    if majority.unread:
+        names = ", ".join(shorten(name, 40) for name in majority.unread_tasks[:3])
+        text += f"; in none: {majority.unread:,} tasks whose answers no scorer reads ({names}"
+        text += ", …)" if majority.unread > 3 else ")"
+    return text

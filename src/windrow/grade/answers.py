@@ -1,7 +1,8 @@
-"""The built-in scorers' verdicts, as pure functions: (reply, answer) → (correct, well formed).
+"""The built-in scorers' verdicts, as pure functions: (reply, answer) → correct, well formed, and the answer it read.
 
 "Well formed" says whether the reply held something that could be compared at all: it is recorded beside the
-correctness and weighs nothing unless `format_weight` says so.
+correctness and weighs nothing unless `format_weight` says so. The answer is kept as evidence: majorities are counted
+by it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from windrow.records import Json
 
@@ -33,12 +35,21 @@ _CHOICE_MARKED = re.compile(
 _GOES_ON = r"(?!\s+(?!(?:is|was|and|or|but|because|since|as|seems|must)\b)[a-z])"
 _CHOICE = re.compile(rf"(?<![A-Za-z])\(?([B-HJ-Z]|[AI]{_GOES_ON})\)?(?![A-Za-z'’])")
 
-Judged = tuple[bool, bool]
 MAX_READ_CHARS = (
     200_000  # from the end, where a reply settles on its answer: verdicts are given on the event loop
 )
 
 SHORT_CHARS = 64
+
+
+class Judged(NamedTuple):
+    """`said` is the answer that the reply settles on, written the same way however the reply wrote it; None if it
+    settles on none. A scorer that looks for no answer does not `read`."""
+
+    correct: bool
+    formed: bool
+    said: str | None = None
+    reads: bool = True
 
 
 def answers_of(answer: Json) -> list[str]:
@@ -49,13 +60,15 @@ def answers_of(answer: Json) -> list[str]:
 def exact(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
     """The reply is the answer, white space around it aside."""
     said = reply.strip()
-    return any(said == wanted.strip() for wanted in answers_of(answer)), bool(said)
+    correct = any(said == wanted.strip() for wanted in answers_of(answer))
+    return Judged(correct, bool(said), said or None)
 
 
 def contains(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
     """The answer stands somewhere in the reply, in either case."""
     said = reply.casefold()
-    return any(wanted.strip().casefold() in said for wanted in answers_of(answer)), bool(said.strip())
+    correct = any(wanted.strip().casefold() in said for wanted in answers_of(answer))
+    return Judged(correct, bool(said.strip()), reads=False)
 
 
 def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
@@ -63,13 +76,14 @@ def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
     answer is itself a pattern that must be found in the reply."""
     pattern = settings.get("pattern")
     if pattern is None:
-        return any(re.search(wanted, reply) for wanted in answers_of(answer)), bool(reply.strip())
+        correct = any(re.search(wanted, reply) for wanted in answers_of(answer))
+        return Judged(correct, bool(reply.strip()), reads=False)
     found = list(re.finditer(pattern, reply))
     if not found:
-        return False, False
+        return Judged(False, False)
     match = found[-1]
-    said = (match.group(1) if match.re.groups else match.group()) or ""
-    return said.strip() in (wanted.strip() for wanted in answers_of(answer)), True
+    said = ((match.group(1) if match.re.groups else match.group()) or "").strip()
+    return Judged(said in (wanted.strip() for wanted in answers_of(answer)), True, said)
 
 
 def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
@@ -79,21 +93,30 @@ def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
     if not marked and re.fullmatch(r"\s*\(?([A-Za-z])\)?[.):]?\s*", reply):
         marked = re.findall(r"[A-Za-z]", reply)
     if not marked:
-        return False, False
+        return Judged(False, False)
     said = marked[-1].upper()
-    return said in (wanted.strip().strip("().").upper() for wanted in answers_of(answer)), True
+    correct = said in (wanted.strip().strip("().").upper() for wanted in answers_of(answer))
+    return Judged(correct, True, said)
 
 
 def number(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
     """The number that the reply settles on: boxed, after "####" or "answer is", else the last one in it."""
     said = final_number(reply)
     if said is None:
-        return False, False
+        return Judged(False, False)
     wanted = [value for text in answers_of(answer) if (value := parse_number(text)) is not None]
     tolerance = settings.get("tolerance", 0)
     if not tolerance:
-        return said in wanted, True
-    return any(abs(said - value) <= Fraction(str(tolerance)) for value in wanted), True
+        return Judged(said in wanted, True, _written(said))
+    correct = any(abs(said - value) <= Fraction(str(tolerance)) for value in wanted)
+    return Judged(correct, True, _written(said))
+
+
+def _written(number: Fraction) -> str:
+    try:
+        return str(number)
+    except ValueError:  # more digits than Python writes in decimal
+        return f"{number.numerator:#x}/{number.denominator:#x}"
 
 
 def parse_number(text: str) -> Fraction | None:

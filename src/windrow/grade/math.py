@@ -2,7 +2,8 @@
 
 The last \\boxed{…} counts, else the last LaTeX or plain expression. `math.format` says whether there was one that
 could be compared. A comparison that takes more than `cpu_s` seconds of processor time could not: it counts as neither
-equal nor well formed. That is processor time, so a busy machine changes no verdict.
+equal nor well formed. That is processor time, so a busy machine changes no verdict. What equals an answer is that
+answer; other replies say the same when sympy writes their expressions alike.
 
 It runs in processes of its own (see `math_worker`).
 """
@@ -29,6 +30,7 @@ _workers = Processes("windrow.grade.math_worker", who="scorer 'math'", at_once=o
 class _Verdict(msgspec.Struct, frozen=True):
     correct: bool = False
     formed: bool = False
+    said: str | None = None
     error: str | None = None
 
 
@@ -41,8 +43,8 @@ async def math_judge(reply: str, answer: Json, settings: Mapping[str, Json]) -> 
     cpu_s = int(settings.get("cpu_s", CPU_S))
     line = await _workers.ask({"reply": reply, "answers": answers_of(answer), "cpu_s": cpu_s})
     if line is None:
-        return False, False
+        return Judged(False, False)
     verdict = msgspec.json.decode(line, type=_Verdict)
     if verdict.error is not None:
         raise ScorerError(f"scorer 'math': {verdict.error}", retryable=False)
-    return verdict.correct, verdict.formed
+    return Judged(verdict.correct, verdict.formed, verdict.said)

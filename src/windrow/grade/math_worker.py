@@ -37,14 +37,28 @@ def judge(reply: str, answers: list[str], math_verify: Any) -> dict[str, Any]:
     said = reply if boxed is None else boxed
     wanted = [(last_boxed(answer) or answer).strip() for answer in answers]
     if said.strip() in wanted:
-        return {"correct": True, "formed": True}
+        return {"correct": True, "formed": True, "said": said.strip()}
     golds = [_parse(math_verify, f"\\boxed{{{answer}}}") for answer in wanted]
     if not all(golds):
         unread = wanted[golds.index([])][:80]
         return {"error": f"the answer {unread!r} holds no mathematics that math-verify can parse"}
     parsed = _parse(math_verify, reply if boxed is None else f"\\boxed{{{boxed}}}")
-    correct = any(math_verify.verify(gold, parsed, timeout_seconds=None) for gold in golds)
-    return {"correct": correct, "formed": bool(parsed)}
+    equal = (
+        answer
+        for answer, gold in zip(wanted, golds, strict=True)
+        if math_verify.verify(gold, parsed, timeout_seconds=None)
+    )
+    answer = next(equal, None)
+    correct = answer is not None
+    return {"correct": correct, "formed": bool(parsed), "said": answer if correct else _written(parsed)}
+
+
+def _written(parsed: list[Any]) -> str | None:
+    """An expression as sympy writes it; None if there is none, or none that can be written."""
+    try:
+        return str(parsed[0]) if parsed else None
+    except ValueError:  # a whole number of more digits than Python writes
+        return None
 
 
 def _parse(math_verify: Any, text: str) -> list[Any]:

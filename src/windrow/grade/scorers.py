@@ -21,6 +21,7 @@ from windrow.grade import answers
 from windrow.grade.base import BaseScorer
 from windrow.grade.functions import scorer_of
 from windrow.grade.math import check_installed, math_judge
+from windrow.identity import digest
 from windrow.naming import resolve
 from windrow.records import Json, RecordedScore
 
@@ -43,10 +44,14 @@ CLASSES = {
     "teacher": "windrow.grade.teacher:TeacherScorer",
 }
 FORMAT_WEIGHT = "format_weight"
+MAX_ANSWER_CHARS = 200
 
 
 class AnswerScorer(BaseScorer):
-    """Compares the last reply with the row's `answer`: correctness under the scorer's name, form as NAME.format."""
+    """Compares the last reply with the row's `answer`: correctness under the scorer's name, form as NAME.format.
+
+    What it took for the reply's answer is the evidence.
+    """
 
     version = 1
     needs_answer = True
@@ -61,14 +66,24 @@ class AnswerScorer(BaseScorer):
         if answer is None:
             raise ScorerError(f"scorer {self.name!r} needs an 'answer' in the task row", retryable=False)
         judged = self._judge(episode.reply, answer, self.settings)
-        correct, formed = await judged if inspect.isawaitable(judged) else judged
+        found = await judged if inspect.isawaitable(judged) else judged
+        evidence = {"answer": _short(found.said)} if found.reads else None
         scores = {
-            self.name: RecordedScore(value=float(correct), weight=self.weight, scorer=self.name),
+            self.name: RecordedScore(
+                value=float(found.correct), weight=self.weight, evidence=evidence, scorer=self.name
+            ),
             f"{self.name}.format": RecordedScore(
-                value=float(formed), weight=self._format_weight, scorer=self.name
+                value=float(found.formed), weight=self._format_weight, scorer=self.name
             ),
         }
         return Verdict(scores, {})
+
+
+def _short(said: str | None) -> str | None:
+    """A long answer by its beginning and its digest: what is said alike is still told from what is not."""
+    if said is None or len(said) <= MAX_ANSWER_CHARS:
+        return said
+    return f"{said[:MAX_ANSWER_CHARS]}… {digest(said)}"
 
 
 def make_scorer(config: ScorerConfig) -> AnyScorer:

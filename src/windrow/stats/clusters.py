@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 
@@ -17,12 +17,12 @@ class Rows:
 
     def __init__(self) -> None:
         self._index = Index("I")
-        self._last: tuple[str | None, int] = (None, 0)
+        self._last: tuple[Hashable, int] = (None, 0)
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def row(self, group: str) -> int:
+    def row(self, group: Hashable) -> int:
         known, row = self._last
         if known == group:  # the rollouts of a group stand close together
             return row
@@ -32,6 +32,10 @@ class Rows:
             self._index.set(group, found)
         self._last = (group, found)
         return found
+
+    def find(self, group: Hashable) -> int | None:
+        """The number of a group that came up."""
+        return self._index.get(group)
 
 
 class Clusters:

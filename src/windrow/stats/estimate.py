@@ -83,9 +83,13 @@ def pass_table(clusters: ManyClusters) -> tuple[dict[str, float], int]:
     They are the tasks with as many graded samples as the best-covered one.
     """
     most = max((cluster.n for cluster in clusters), default=0)
-    ks = sorted({*(2**i for i in range(most.bit_length())), most} - {0})
-    table = {str(k): mean_pass_at((c for c in clusters if c.n == most), k) for k in ks}
+    table = {str(k): mean_pass_at((c for c in clusters if c.n == most), k) for k in table_ks(most)}
     return table, sum(cluster.n == most for cluster in clusters) if most else 0
+
+
+def table_ks(most: int) -> list[int]:
+    """1, 2, 4, … and the largest."""
+    return sorted({*(2**i for i in range(most.bit_length())), most} - {0})
 
 
 @lru_cache(maxsize=16)  # every mean of a run asks for the same few

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
-from windrow.records import OPPONENT, Rollout, Usage, is_done
+from windrow.identity import canonical
+from windrow.records import OPPONENT, RecordedScore, Rollout, Usage, encode, is_done
 from windrow.store.gradings import Gradings
 from windrow.store.places import Place
 from windrow.store.read import RunReader
@@ -17,6 +19,7 @@ BATCH_LINES = 512
 
 class _Task(msgspec.Struct, gc=False):
     key: str
+    digest: str
     index: int
 
 
@@ -31,8 +34,12 @@ class _Timing(msgspec.Struct, gc=False):
     total: float
 
 
+_NO_EVIDENCE = msgspec.Raw()
+
+
 class _Value(msgspec.Struct, gc=False):
     value: float
+    evidence: msgspec.Raw = _NO_EVIDENCE
 
 
 class Line(msgspec.Struct, gc=False):
@@ -65,6 +72,34 @@ class Line(msgspec.Struct, gc=False):
     def opponent(self) -> bool:
         return self.agent == OPPONENT
 
+    @property
+    def answer(self) -> tuple[bool, str | None]:
+        """Whether a scorer read the reply for an answer, and the one that it found; the first such scorer's."""
+        for score in self.scores.values():
+            if b'"answer"' in (evidence := bytes(score.evidence)):
+                found = _answer_in(evidence)
+                if found is not msgspec.UNSET:
+                    return True, found
+        return False, None
+
+
+class _Evidence(msgspec.Struct, gc=False):
+    answer: Any = msgspec.UNSET
+
+
+_decode_evidence = msgspec.json.Decoder(_Evidence).decode
+
+
+def _answer_in(evidence: bytes) -> str | msgspec.UnsetType | None:
+    """The `answer` that evidence speaks of; what is no text is compared as JSON."""
+    try:
+        found = _decode_evidence(evidence).answer
+    except msgspec.DecodeError:  # it is no object
+        return msgspec.UNSET
+    if found is None or found is msgspec.UNSET or isinstance(found, str):
+        return found
+    return canonical(found).decode()
+
 
 _decode_line = msgspec.json.Decoder(Line).decode
 
@@ -93,6 +128,10 @@ def _with_verdicts(line: Line, rollout: Rollout) -> Line:
         grade=rollout.grade,
         grading=rollout.grading,
         reward=rollout.reward,
-        scores={name: _Value(score.value) for name, score in rollout.scores.items()},
+        scores={name: _value(score) for name, score in rollout.scores.items()},
         metrics=rollout.metrics,
     )
+
+
+def _value(score: RecordedScore) -> _Value:
+    return _Value(score.value, msgspec.Raw(encode(score.evidence)))

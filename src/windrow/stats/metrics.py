@@ -20,6 +20,7 @@ from windrow.stats.clusters import Groups
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
 from windrow.stats.hooks import Hooks
 from windrow.stats.lines import Line, batches, final_lines
+from windrow.stats.majority import Majority
 from windrow.stats.spread import Spread, Values, finite
 from windrow.stats.tally import PASS_REWARD, Tally
 from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
@@ -82,6 +83,7 @@ class AgentMetrics(msgspec.Struct, frozen=True, kw_only=True):
     pass_reward: float
     pass_at: dict[str, float]
     pass_tasks: int
+    majority: Majority | None
     groups: Groups
     aggregate: dict[str, dict[str, float]]
 
@@ -257,13 +259,14 @@ class _Agent:
             pass_reward=tally.pass_reward,
             pass_at=pass_at,
             pass_tasks=pass_tasks,
+            majority=tally.majority(),
             groups=tally.groups(),
             aggregate=self.aggregate,
         )
 
 
 def _key_metrics(metrics: AgentMetrics, *, done: int, planned: int | None) -> dict[str, float | None]:
-    """The mean reward with its interval, pass@k, and how much of what was planned they rest on."""
+    """The mean reward with its interval, pass@k, majority@k, and how much of what was planned they rest on."""
     planned = max(planned or 0, metrics.rollouts)  # an earlier call may have planned more than the last one
     key: dict[str, float | None] = {"rollouts": metrics.rollouts, "coverage": done / planned}
     if metrics.reward is not None:
@@ -272,7 +275,9 @@ def _key_metrics(metrics: AgentMetrics, *, done: int, planned: int | None) -> di
         key |= {"n/reward": mean.n}
     if metrics.groups.n:
         key["zero_variance_groups"] = metrics.groups.zero_variance / metrics.groups.n
-    return key | {f"pass@{k}": value for k, value in metrics.pass_at.items()}
+    key |= {f"pass@{k}": value for k, value in metrics.pass_at.items()}
+    majority = metrics.majority.at if metrics.majority is not None else {}
+    return key | {f"majority@{k}": value for k, value in majority.items()}
 
 
 def _rates(counts: Mapping[str, int], names: Iterable[str], n: int) -> Rates:

@@ -13,6 +13,7 @@ from windrow.records import Usage
 from windrow.stats.clusters import Groups
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
 from windrow.stats.lines import batches, final_lines
+from windrow.stats.majority import Majority
 from windrow.stats.tally import PASS_REWARD, Tally
 from windrow.store.read import RunReader
 
@@ -47,6 +48,7 @@ class Stats(msgspec.Struct, kw_only=True):
     wall_seconds: float
     bad_lines: int
     episodes: int | None = None
+    majority: Majority | None = None  # null where no scorer read answers
     opponents: int = 0
     opponent_usage: Usage = Usage()
     judge_usage: Usage | None = None  # of all gradings; null when no judge was asked
@@ -96,6 +98,7 @@ def _stats(reader: RunReader, tally: Tally, opponents: Tally, episodes: int | No
         wall_seconds=max(0.0, tally.last - tally.first),
         bad_lines=len(reader.bad_lines),
         episodes=episodes,
+        majority=tally.majority(),
         opponents=opponents.rollouts,
         opponent_usage=opponents.usage(),
         judge_usage=_judge_usage(reader),

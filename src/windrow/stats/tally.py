@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from windrow.records import Usage
 from windrow.stats.clusters import Clusters, Groups, Rows, Variety
 from windrow.stats.lines import Line
+from windrow.stats.majority import Majority, Votes
 
 PASS_REWARD = 1.0
 
@@ -23,6 +24,7 @@ class Tally:
         self.grade: Counter[str] = Counter()
         self.rewards = Clusters()
         self._variety = Variety()
+        self._votes = Votes()
         self.scores: dict[str, Clusters] = {}
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.cost: float | None = None
@@ -39,6 +41,9 @@ class Tally:
     def groups(self) -> Groups:
         return self._variety.groups()
 
+    def majority(self) -> Majority | None:
+        return self._votes.majority()
+
     def add(self, lines: Sequence[Line]) -> list[int]:
         """Count lines, many at a time for speed. Returns the row of each one's task: tasks are numbered as they come up."""
         rows = [self._rows.row(line.group) for line in lines]
@@ -52,6 +57,7 @@ class Tally:
         ]
         self.rewards.add(rewards, pass_from=self.pass_reward)
         self._variety.add(rewards)
+        self._votes.add(rows, lines, pass_from=self.pass_reward)
         if self._by_score:
             self._score(rows, lines)
         self._spend([line.usage for line in lines])

@@ -10,14 +10,24 @@ import msgspec
 
 from windrow.stats.clusters import Clusters
 from windrow.stats.lines import Line
+from windrow.stats.medians import Medians
 from windrow.stats.spread import finite
 from windrow.store.places import Place, Places
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of all replies of a rollout, over the `n` that ran to an end."""
+
+    n: int
+    mean: float | None
+    max: int | None
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One task: its `rollouts`, and the rewards of the `n` graded ones."""
 
     key: str
+    digest: str
     index: int
     group: str
     rollouts: int
@@ -26,14 +36,17 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     std: float | None
     min: float | None
     max: float | None
+    median: float | None
     zero_variance: bool  # two rewards or more, all the same
     pass_rate: float | None
     mean_prompt_tokens: float
     mean_completion_tokens: float
+    reply_tokens: Lengths
 
 
 class _Task(msgspec.Struct, gc=False):
     key: str
+    digest: str
     index: int
 
 
@@ -43,6 +56,7 @@ class _Named(msgspec.Struct, gc=False):
 
 
 PIECE_TASKS = 1024
+ENDED = ("completed", "truncated")
 
 decode_named = msgspec.json.Decoder(_Named).decode
 
@@ -64,6 +78,10 @@ class TaskTable:
         self._highs = array("d")
         self._prompt_tokens = array("Q")
         self._completion_tokens = array("Q")
+        self._ended = array("I")
+        self._ended_tokens = array("Q")
+        self._longest = array("Q")
+        self._medians = Medians()
 
     def __len__(self) -> int:
         return len(self._indexes)
@@ -78,9 +96,20 @@ class TaskTable:
         self._rollouts[row] += 1
         self._prompt_tokens[row] += line.usage.prompt_tokens
         self._completion_tokens[row] += line.usage.completion_tokens
-        reward = line.reward
-        if reward is None:
-            return
+        if line.status in ENDED:
+            self._ended[row] += 1
+            self._ended_tokens[row] += line.usage.completion_tokens
+            if line.usage.completion_tokens > self._longest[row]:
+                self._longest[row] = line.usage.completion_tokens
+        if line.reward is not None:
+            self._grade(row, line.reward)
+
+    def mean(self, row: int) -> float | None:
+        """Of the rewards."""
+        return finite(self._means[row]) if self._graded[row] else None
+
+    def _grade(self, row: int, reward: float) -> None:
+        self._medians.add(row, reward)
         self._graded[row] += 1
         step = reward - self._means[row]
         self._means[row] += step / self._graded[row]
@@ -98,8 +127,17 @@ class TaskTable:
     def _open(self, place: Place, line: Line) -> None:
         self._places.append(place)
         self._indexes.append(line.task.index)
-        for counts in (self._rollouts, self._graded, self._prompt_tokens, self._completion_tokens):
+        for counts in (
+            self._rollouts,
+            self._graded,
+            self._prompt_tokens,
+            self._completion_tokens,
+            self._ended,
+            self._ended_tokens,
+            self._longest,
+        ):
             counts.append(0)
+        self._medians.open()
         self._means.append(0.0)
         self._squares.append(0.0)
         self._lows.append(math.inf)
@@ -119,16 +157,24 @@ class TaskTable:
         squares = self._squares[row]
         return GroupMetrics(
             key=named.task.key,
+            digest=named.task.digest,
             index=self._indexes[row],
             group=named.group,
             rollouts=rollouts,
             n=n,
-            mean=finite(self._means[row]) if n else None,
+            mean=self.mean(row),
             std=math.sqrt(squares / (n - 1)) if n > 1 and math.isfinite(squares) else None,
             min=finite(self._lows[row]),
             max=finite(self._highs[row]),
+            median=self._medians.median(row),
             zero_variance=n > 1 and self._lows[row] == self._highs[row],
             pass_rate=passed / n if n else None,
             mean_prompt_tokens=self._prompt_tokens[row] / rollouts,
             mean_completion_tokens=self._completion_tokens[row] / rollouts,
+            reply_tokens=self._lengths(row),
         )
+
+    def _lengths(self, row: int) -> Lengths:
+        ended = self._ended[row]
+        mean = self._ended_tokens[row] / ended if ended else None
+        return Lengths(n=ended, mean=mean, max=self._longest[row] if ended else None)

@@ -44,7 +44,7 @@ class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class _Known(msgspec.Struct, gc=False):
+class KnownTask(msgspec.Struct, gc=False):
     """A task's line with its row unread."""
 
     key: str
@@ -58,7 +58,7 @@ class _Known(msgspec.Struct, gc=False):
 
 
 _decode_line = msgspec.json.Decoder(TaskLine).decode
-_decode_known = msgspec.json.Decoder(_Known).decode
+_decode_known = msgspec.json.Decoder(KnownTask).decode
 
 
 class TaskFile:
@@ -111,7 +111,7 @@ class TaskFile:
     def _known(self) -> Index:
         """Where each task stands. A bad line is counted and left: its task is appended anew."""
         known = Index()
-        for number, (offset, line) in enumerate(_lines(self.path), 1):
+        for number, (offset, line) in enumerate(read_known(self.path), 1):
             if line is None:
                 self.bad_lines.append(number)
             else:
@@ -122,7 +122,7 @@ class TaskFile:
 def read_tasks(path: Path) -> dict[str, int]:
     """Where each task's line begins, by digest: for reading back the rows that are too large for a rollout."""
     offsets: dict[str, int] = {}
-    for offset, line in _lines(path):
+    for offset, line in read_known(path):
         if line is not None:
             offsets.setdefault(line.digest, offset)
     return offsets
@@ -134,7 +134,7 @@ def read_task(path: Path, offset: int) -> Task:
         return _decode_line(file.readline()).task()
 
 
-def _lines(path: Path) -> Iterator[tuple[int, _Known | None]]:
+def read_known(path: Path) -> Iterator[tuple[int, KnownTask | None]]:
     """Every line with its offset; None is one that is no task."""
     offset = 0
     with path.open("rb") as file:
