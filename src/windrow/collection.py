@@ -226,8 +226,8 @@ class Collection:
 
     def _by_agent(self) -> tuple[dict[str, int], dict[str, int]]:
         """Planned rollouts and pending slots of each agent; the tasks are read only if they say something of that."""
-        world = self.prepared.world
-        if not self.prepared.source.row_agents and not self.prepared.matches:
+        prepared, world = self.prepared, self.prepared.world
+        if not (prepared.source.row_agents or prepared.matches or prepared.called):
             return {world.agent_name: len(self.plan)}, {world.agent_name: self.ledger.pending_count}
         return self.plan.by_agent(self.ledger, world.agents)
 

@@ -22,6 +22,7 @@ from windrow.grade.scorers import make_scorer
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling, make_policy
 from windrow.policies.capturing import level_of
+from windrow.policies.remote import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Json
 from windrow.secrets import Redactor
@@ -91,9 +92,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
     run = loaded.run
-    policy = with_tool_calls(parts.policy or make_policy(loaded, redactor), run.policy.tool_calls)
-    env = parts.env or find_env(run.env.name)
     agent = as_agent(parts.agent, "given") if parts.agent else find_agent(run.agent.name)
+    policy = _policy(loaded, parts, agent, redactor)
+    env = parts.env or find_env(run.env.name)
+    if agent.env is not None and name_of(env) != agent.env:
+        raise UsageError(
+            f"agent {name_of(agent)!r} plays in env {agent.env!r}, not in {name_of(env)!r}; give --env {agent.env}"
+        )
     usual = env.capture or policy.default_capture
     policy.wanted_capture = level_of(run.capture, usual, top=run.top_logprobs)
     policy.wanted_top_logprobs = run.top_logprobs or 0
@@ -114,6 +119,37 @@ def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
         functions=functions,
         toolbox=make_toolbox(run, functions, redactor),
     )
+
+
+def _policy(loaded: LoadedConfig, parts: Parts, agent: type[Agent], redactor: Redactor) -> Policy:
+    """Who answers here: nobody, where the agent plays by itself."""
+    if not agent.plays_itself:
+        return with_tool_calls(parts.policy or make_policy(loaded, redactor), loaded.run.policy.tool_calls)
+    ignored = next(filter(_is_ignored, loaded.origins), "policy" if parts.policy else None)
+    if ignored is not None:
+        raise UsageError(
+            f"{loaded.origins.get(ignored, ignored)}: agent {name_of(agent)!r} plays by itself, with a model of its own, and "
+            f"would ignore {ignored}; leave it out"
+        )
+    return RemotePolicy()
+
+
+def _is_ignored(place: str) -> bool:
+    """Whether an agent that plays by itself would ignore what is set there."""
+    kept = ("policy.sampling", "policy.call_retries", "policy.backoff_s")
+    if place == "policy" or any(place == name or place.startswith(f"{name}.") for name in kept):
+        return False
+    ours = (
+        "policy.",
+        "tools",
+        "allow_tools",
+        "deny_tools",
+        "top_logprobs",
+        "limits.max_",
+        "limits.call_",
+        "limits.tool_",
+    )
+    return place.startswith(ours)
 
 
 def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Judging) -> World:

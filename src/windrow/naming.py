@@ -16,8 +16,10 @@ from windrow.errors import UsageError
 
 # What stands in a layer above those that ask for it by name, and is imported when it is named: an extra goes with each.
 BRIDGES: Mapping[str, Mapping[str, str]] = {
+    "agent": {"nemo-gym": "windrow.bridges.nemo_gym.agent:NemoGymAgent"},
     "env": {
         "gymnasium": "windrow.bridges.gymnasium:Gymnasium",
+        "nemo-gym": "windrow.bridges.nemo_gym.env:NemoGym",
         "reasoning-gym": "windrow.bridges.reasoning_gym:ReasoningGym",
         "textarena": "windrow.bridges.textarena:TextArena",
     },
@@ -26,7 +28,10 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
         "reasoning-gym": "windrow.bridges.reasoning_gym:open_tasks",
         "textarena": "windrow.bridges.textarena:open_tasks",
     },
-    "scorer": {"reasoning-gym": "windrow.bridges.reasoning_gym:Verifier"},
+    "scorer": {
+        "nemo-gym": "windrow.bridges.nemo_gym.verify:Verified",
+        "reasoning-gym": "windrow.bridges.reasoning_gym:Verifier",
+    },
 }
 
 # Rows of other systems: by a field that tells them apart, the module that knows them.

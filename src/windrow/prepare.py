@@ -69,6 +69,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     concurrency: int
     matches: bool = False  # whether some episodes have several seats
+    called: frozenset[str] = frozenset()  # the names under which the agent plays, where the rows give them
 
     @property
     def run(self) -> RunConfig:
@@ -121,7 +122,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
     grading = grading_of(scorers, models)
     judging = Judging(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
     concurrency = _concurrency(run, made.policy)
-    _check_limited(run, made)
+    _check_limited(run, made, survey)
     _check_workers(run, parts, concurrency)
     return Prepared(
         loaded=loaded,
@@ -136,10 +137,11 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         notes=(*of_rows, *notes),
         concurrency=concurrency,
         matches=any(issubclass(env, Match) for env in survey.envs),
+        called=frozenset(survey.called),
     )
 
 
-def _check_limited(run: RunConfig, made: Made) -> None:
+def _check_limited(run: RunConfig, made: Made, survey: _Survey) -> None:
     """Refuse a limit that would never hold: of an environment or an agent that there is not."""
     kinds: tuple[tuple[str, Mapping[str, int], type, Callable[[str], type]], ...] = (
         ("--env-concurrency", run.env_concurrency, made.env, find_env),
@@ -147,6 +149,11 @@ def _check_limited(run: RunConfig, made: Made) -> None:
     )
     for flag, limits, own, find in kinds:
         for name in limits.keys() - {name_of(own)}:
+            if own is made.agent and survey.called:
+                if name not in survey.called:
+                    known = ", ".join(sorted(survey.called))
+                    raise UsageError(f"{flag} {name}: no row is for it (they are for: {known})")
+                continue
             try:
                 find(name)
             except UsageError as problem:
@@ -191,6 +198,7 @@ class _Survey:
         self._prompt = made.prompt
         self._found: dict[tuple[str, str], type | UsageError] = {}
         self.envs: set[type[BaseEnv]] = set()
+        self.called: set[str] = set()  # the names under which the agent plays rows, where they have one
         self.problem_rows = 0
         self.all_numbers = True
         self.unanswered: list[BadRow] = []
@@ -210,11 +218,16 @@ class _Survey:
             seating.check(env, settings, row)
         if row.get("agent") is not None:
             self._find("agent", row["agent"], find_agent)
+        else:
+            self._made.agent.check_row(self._made.agent_settings, row)
 
     def watch(self, row: Mapping[str, Json], where: str) -> None:
         answer = row.get("answer")
         env = self._env_of(row)
         self.envs.add(env)
+        called = self._made.agent.called(self._made.agent_settings, row)
+        if called is not None:
+            self.called.add(called)
         is_problem = name_of(env) == DEFAULT_SCORERS_ENV
         self.problem_rows += is_problem
         if answer is None:
@@ -350,7 +363,11 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
         "sampling": made.sampling,
         "limits": limits,
         "env": {"name": name_of(env), "settings": env.identity(own), "version": env.version},
-        "agent": {"name": name_of(agent), "settings": run.agent.settings, "version": agent.version},
+        "agent": {
+            "name": name_of(agent),
+            "settings": agent.identity(run.agent.settings),
+            "version": agent.version,
+        },
     }
     if made.seating.seat_shift:
         of["seat_shift"] = made.seating.seat_shift

@@ -472,7 +472,10 @@ def _scorers(
     entries = (manifest.grading.of if manifest.grading else {}).get("scorers") or ()
     whole = (manifest.grading.of if manifest.grading else {}).get("env")
     named = {config.name: config for config in loaded.run.scorers or ()}
-    chosen: list[tuple[ScorerConfig, str | None]] = [(config, None) for config in named.values()]
+    of = {
+        entry["name"]: entry.get("env") or whole for entry in entries
+    }  # a scorer that the run has stays that one
+    chosen: list[tuple[ScorerConfig, str | None]] = [(config, of.get(name)) for name, config in named.items()]
     brought = {config.name: config for config in _brought(loaded)}
     for entry in entries:
         name = entry["name"]

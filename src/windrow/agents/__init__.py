@@ -7,10 +7,22 @@ from typing import Any
 
 from windrow.agents.base import Agent, Session
 from windrow.agents.function import AgentFunction, function_agent
+from windrow.agents.played import Dispatch, Heard, Piece, Played, Said
 from windrow.errors import UsageError
 from windrow.naming import resolve
 
-__all__ = ["Agent", "AgentFunction", "Session", "as_agent", "find_agent"]
+__all__ = [
+    "Agent",
+    "AgentFunction",
+    "Dispatch",
+    "Heard",
+    "Piece",
+    "Played",
+    "Said",
+    "Session",
+    "as_agent",
+    "find_agent",
+]
 
 
 def find_agent(name: str) -> type[Agent]:

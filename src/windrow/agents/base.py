@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from windrow.agents.played import Dispatch, Played
 from windrow.records import Json, Message, Task
 from windrow.tools import ToolResult
 
@@ -52,9 +53,21 @@ class Session(Protocol):
         Any reply that `complete` returned may be chosen, each once; what is recorded stands on the turn that gave it.
         """
 
+    @property
+    def dispatch(self) -> Dispatch:
+        """What is sent along where the episode is played elsewhere."""
+
+    def record(self, played: Played) -> None:
+        """Write down an episode that was played elsewhere, and end it: for an agent that `plays_itself`."""
+
 
 class Agent:
+    """Made once for a run and shared by its episodes: what belongs to one of them stays in `run`."""
+
     version: ClassVar[str | int | None] = None
+    plays_itself: ClassVar[bool] = False  # somewhere else, with a model of its own: no policy is asked here
+    env: ClassVar[str | None] = None  # the only environment that it plays in
+    usual_timeout_s: ClassVar[float | None] = None  # of an episode, where the run sets none
 
     def __init__(self, settings: Mapping[str, Json]) -> None:
         self.settings = settings
@@ -65,3 +78,23 @@ class Agent:
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
         """Raise ValueError with what is wrong with the settings; called once, before the run."""
+
+    @classmethod
+    def check_row(cls, settings: Mapping[str, Json], row: Mapping[str, Json]) -> None:
+        """Raise ValueError with what is wrong with a task row; called for every row, before the run."""
+
+    @classmethod
+    def called(cls, settings: Mapping[str, Json], row: Mapping[str, Json]) -> str | None:
+        """The name under which it plays this row, for the record, the limits and the metrics; None: its own."""
+        return None
+
+    @classmethod
+    def identity(cls, settings: Mapping[str, Json]) -> Json:
+        """The part of the settings that shapes behaviour, for the fingerprint: nothing volatile."""
+        return settings
+
+    async def open(self, notify: Callable[[str], None]) -> None:
+        """Called once before the first episode; raises EndpointError when it cannot serve the run."""
+
+    async def close(self) -> None:
+        """Called once, after the last episode, also when `open` failed."""

@@ -23,9 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a rollout passes from this reward on (1)",
     )
     parser.add_argument("--write", action="store_true", help="write metrics.json into the run directory, too")
+    parser.add_argument(
+        "--aggregate",
+        metavar="nemo-gym:URL",
+        help="instead: what the agents at this head server say of the run (/aggregate_metrics), as JSON",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.aggregate is not None:
+        return _aggregate(arguments)
     stats = summarise(arguments.run, pass_reward=arguments.pass_reward)
     print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
     if arguments.write:
@@ -33,6 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
 
         found = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
         print(f"wrote {write_metrics(arguments.run, found)}", file=sys.stderr)
+    return 0
+
+
+def _aggregate(arguments: argparse.Namespace) -> int:
+    from windrow.bridges.nemo_gym.aggregate import aggregate, head_of
+    from windrow.engine.loop import run_loop
+
+    found = run_loop(aggregate(arguments.run, head_of(arguments.aggregate)))
+    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windrow.config.explain import explain, nearest, origin_of
-from windrow.config.options import OPTIONS, flag, shaped
+from windrow.config.options import AGENT_ENVS, OPTIONS, flag, shaped
 from windrow.config.sections import RunConfig
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
@@ -56,6 +56,9 @@ def load_config(
             raise UsageError(f"--set {assignment!r}: expected KEY=VALUE, such as --set limits.max_turns=5")
         value = shaped(key.strip(), _parse_scalar(text, assignment))
         _assign(tree, key.strip(), value, f"--set {key.strip()}", origins)
+    agent = tree.get("agent")
+    if isinstance(agent, dict) and agent.get("name") in AGENT_ENVS:
+        tree.setdefault("env", {"name": AGENT_ENVS[agent["name"]]})
     for key, value in _leaves("", tree):
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{origin_of(key, origins)}{key}: expected a finite number, found {value}")

@@ -67,6 +67,8 @@ OPTIONS: dict[str, str] = {
     "lock": "lock",
 }
 
+NEMO_GYM = "nemo-gym"  # whose agents and scorer are named with the address of a head server
+AGENT_ENVS = {NEMO_GYM: NEMO_GYM}  # agents that play in one environment only, which need not be named then
 _LISTS = ("scorers", "tools", "allow_tools", "deny_tools")  # a flag adds one of them, and is spelled so
 
 
@@ -76,14 +78,30 @@ def flag(option: str) -> str:
 
 
 def parse_scorer(text: str) -> dict[str, Any]:
-    """`NAME` or `NAME=WEIGHT`, as the flag has it."""
+    """`NAME` or `NAME=WEIGHT`, as the flag has it; `nemo-gym:URL` names a head server."""
     name, equals, weight = text.rpartition("=")
-    if not equals:
-        return {"name": text}
+    scorer: dict[str, Any] = {"name": name if equals else text}
+    kind, _, address = scorer["name"].partition(":")
+    if kind == NEMO_GYM and address:
+        scorer = {"name": kind, "settings": {"head": address}}
     try:
-        return {"name": name, "weight": float(weight)}
+        return {**scorer, "weight": float(weight)} if equals else scorer
     except ValueError:
         raise UsageError(f"--scorer {text!r}: the weight after '=' must be a number") from None
+
+
+def parse_agent(text: str) -> dict[str, Any]:
+    """`NAME`, or `nemo-gym:URL[/AGENT]`: a head server, and who plays rows that do not say it."""
+    kind, _, address = text.partition(":")
+    if kind != NEMO_GYM or not address:
+        return {"name": text}
+    scheme, slashes, rest = address.partition("://")
+    host, _, agent = rest.partition("/")
+    head = f"{scheme}{slashes}{host}"
+    return {
+        "name": kind,
+        "settings": {"head": head, **({"agent": agent.strip("/")} if agent.strip("/") else {})},
+    }
 
 
 def parse_tool(text: str) -> dict[str, Any]:
@@ -132,8 +150,10 @@ def shaped(key: str, value: Any) -> Any:
     """
     if key in ("policy.base_url", "judge.base_url") and isinstance(value, list | tuple) and len(value) == 1:
         return value[0]
-    if key in ("env", "agent") and isinstance(value, str):
+    if key == "env" and isinstance(value, str):
         return {"name": value}
+    if key == "agent" and isinstance(value, str):
+        return parse_agent(value)
     if key == "tasks" and isinstance(value, str):
         return {"path": value}
     if key == "scorers" and isinstance(value, list | tuple):

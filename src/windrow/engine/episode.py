@@ -18,7 +18,7 @@ from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.engine.world import Cast, NoJudge, Verdict, World
 from windrow.envs import BaseEnv, Env, Episode
-from windrow.errors import EnvError, ScorerError, error_record
+from windrow.errors import EnvError, InfraError, ScorerError, error_record
 from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool
@@ -80,18 +80,23 @@ async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) 
 
 async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Recorder) -> None:
     """Reset, then let the agent drive until the episode has ended or its time is up."""
-    limit = world.limits.episode_timeout_s
+    limit = world.limits.episode_timeout_s or cast.agent.usual_timeout_s
     clock = asyncio.timeout(limit) if limit is not None else None
     try:
         async with clock or nullcontext():
             await session.reset()
-            await guarded_method(cast.agent, "run", cast.agent.run(session))
+            with recorder.timed("env") if cast.agent.plays_itself else nullcontext():
+                await guarded_method(cast.agent, "run", cast.agent.run(session))
             await session.finish()
     except TimeoutError:
         if clock is None or not clock.expired():
             raise  # the environment's own, not the episode's
         if recorder.phase == "setup":
             raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None
+        if cast.agent.plays_itself:  # nothing of the episode is here that could be scored
+            raise InfraError(
+                f"agent {cast.agent_name!r} did not answer within {limit:g} s", kind="timeout"
+            ) from None
         recorder.end("truncated", "timeout")
 
 

@@ -131,6 +131,13 @@ class Recorder:
         """The messages as they would be recorded."""
         return [self._freezer.message(message, origin) for message in messages]
 
+    def frozen_numbers(self, values: Mapping[str, Any]) -> dict[str, float]:
+        return self._freezer.numbers(values, "metrics") or {}
+
+    def leave(self, state: Json) -> None:
+        """The state in which the environment is, or was when nobody here looked."""
+        self._state = self._freezer.value(state, "state")
+
     def offer(self, tools: Iterable[Mapping[str, Any]]) -> None:
         """The schemas of the tools that the policy is shown."""
         self.tools = tuple(self._freezer.value(tool, "a tool's schema") for tool in tools)

@@ -132,9 +132,14 @@ class Scheduler:
 
 
 def is_retryable(rollouts: tuple[Rollout, ...]) -> bool:
-    """Whether an attempt failed and may be made again. Its seats fail together, and alike."""
-    error = rollouts[0].error
-    return rollouts[0].status == "failed" and error is not None and error.retryable
+    """Whether an attempt failed, or was broken off by who played it, and may be made again.
+
+    Its seats fail together, and alike. What this process breaks off is not made again: it is stopping.
+    """
+    first = rollouts[0]
+    if first.status == "cancelled":
+        return first.reason == "interrupted"
+    return first.status == "failed" and first.error is not None and first.error.retryable
 
 
 def first_of(problems: BaseExceptionGroup[WindrowError]) -> WindrowError:

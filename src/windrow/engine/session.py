@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from windrow.agents import Dispatch, Played
+from windrow.engine import elsewhere
 from windrow.engine.cancel import is_ours
 from windrow.engine.correction import correction
 from windrow.engine.freeze import copied, copied_messages, copied_task
@@ -170,6 +172,21 @@ class EpisodeSession:
         if asked is not None:
             self._answered[call.id] = results[0]
         return results[0]
+
+    @property
+    def dispatch(self) -> Dispatch:
+        return Dispatch(
+            id=self._slot.id,
+            attempt=self._slot.attempt,
+            sample=self._slot.sample,
+            sampling=dict(self._sampling),
+            capture=self._recorder.capture,
+            retries=self._model.call_retries,
+            backoff_s=self._model.backoff_s,
+        )
+
+    def record(self, played: Played) -> None:
+        elsewhere.record(self._recorder, played)
 
     async def finish(self) -> None:
         """The agent has returned: its last reply is its answer, also to an environment that did not see it yet."""

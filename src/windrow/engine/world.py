@@ -182,14 +182,15 @@ class World:
         self._seating = seating or Seating()
         self._agent = agent
         self._agent_settings = agent_settings or {}
+        self._player = agent(self._agent_settings)
         self._scorers = tuple(scorers)
         self._sampling = sampling or {}
         self._forced = forced_sampling
         self._seeds = seeds
-        self._casts: dict[tuple[str | None, str | None], Cast] = {}
+        self._casts: dict[tuple[str | None, str | None, str | None], Cast] = {}
 
     def cast(self, task: Task) -> Cast:
-        own = (task.get("env"), task.get("agent"))
+        own = (task.get("env"), task.get("agent"), self._agent.called(self._agent_settings, task.data or {}))
         cast = self._casts.get(own)
         if cast is None:
             cast = self._casts[own] = self._make_cast(*own)
@@ -226,6 +227,7 @@ class World:
             policy.notify = notify
             await policy.open()
         await self.toolbox.open()
+        await self._player.open(notify)
 
     async def close(self) -> None:
         """Called once, after the last episode, also when `open` failed."""
@@ -234,6 +236,7 @@ class World:
             for model in self.models.values():
                 stack.push_async_callback(model.policy.close)
             stack.push_async_callback(self.toolbox.close)
+            stack.push_async_callback(self._player.close)
 
     def capture(self, env: type[BaseEnv]) -> Capture:
         """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
@@ -244,21 +247,23 @@ class World:
         """The seed that is sent with an attempt's calls."""
         return {"id": seed, "sample": sample}.get(self._seeds)
 
-    def _make_cast(self, env_name: str | None, agent_name: str | None) -> Cast:
+    def _make_cast(self, env_name: str | None, agent_name: str | None, called: str | None) -> Cast:
+        """`called`: the name under which the run's own agent plays the row."""
         env, settings, seating = self.env, self._env_settings, self._seating
         if env_name is not None and env_name != name_of(env):
             env, settings, seating = find_env(env_name), {}, Seating()
-        agent, agent_settings = self._agent, self._agent_settings
-        if agent_name is not None and agent_name != name_of(agent):
-            agent, agent_settings = find_agent(agent_name), {}
+        agent, called = self._player, called or self.agent_name
+        if agent_name is not None and agent_name != self.agent_name:
+            found = find_agent(agent_name)
+            agent, called = found({}), name_of(found)
         scorers = tuple(scorer for scorer in self._scorers if scorer.env in (None, name_of(env)))
         return Cast(
             env=env,
             env_name=name_of(env),
             env_settings=settings,
             seating=seating,
-            agent=agent(agent_settings),
-            agent_name=name_of(agent),
+            agent=agent,
+            agent_name=called,
             scorers=scorers,
             before_commit=tuple(
                 scorer

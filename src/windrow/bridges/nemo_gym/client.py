@@ -1,0 +1,274 @@
+"""Talking to NeMo Gym's servers: who is where, and one request at a time.
+
+The head server knows the others. A connection that nobody takes is tried again, since nothing was sent; whatever goes
+wrong after that is an error, because the request may be under way at the server, and there is no way to take it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from windrow.config.yamltext import NotYaml, yaml_value
+from windrow.errors import EndpointError, EnvError, InfraError, WindrowError
+from windrow.policies.base import pause_s
+from windrow.policies.failing import NotConnected
+from windrow.policies.http import aiohttp
+from windrow.records import Json
+
+AGENTS = "responses_api_agents"
+RESOURCES = "resources_servers"
+HEAD_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 20.0
+MAX_ANSWER_BYTES = 512 << 20  # a long episode with the ids of every prompt
+SHOWN_CHARS = 2_000
+TRANSIENT_STATUSES = frozenset({408, 409, 429})
+NOT_THERE = frozenset({401, 403, 404})  # it may be another server, which is not the row's fault
+
+
+class Server(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    url: str
+
+
+class Servers:
+    """The servers that a head server knows, asked once and again when one is not where it was."""
+
+    def __init__(self, head: str) -> None:
+        self.head = head.rstrip("/")
+        self._known: dict[str, Server] = {}
+        self._config: dict[str, Any] | None = None
+        self._asking = asyncio.Lock()
+        self._asked = 0  # how often
+
+    async def learn(self) -> None:
+        """Ask the head server; EndpointError when it does not answer as one."""
+        listed = await self._instances()
+        config = None if listed else await self._configuration()
+        self._known = {server.name: server for server in listed or _configured(config, self._host)}
+        self._asked += 1
+
+    async def again(self, asked: int) -> None:
+        """Ask once more, unless somebody did since it had been `asked` so often."""
+        async with self._asking:
+            if self._asked == asked:
+                try:
+                    await self.learn()
+                except EndpointError:
+                    return  # what was known stays known
+
+    @property
+    def asked(self) -> int:
+        return self._asked
+
+    def agent(self, name: str) -> Server:
+        server = self._known.get(name)
+        if server is None or server.kind != AGENTS:
+            known = ", ".join(sorted(n for n, s in self._known.items() if s.kind == AGENTS)) or "none"
+            raise InfraError(f"{self.head} knows no agent {name!r} (it knows: {known})", kind="unknown_agent")
+        return server
+
+    async def verifier(self, agent: str | None) -> Server:
+        """The resources server that an agent has its episodes verified by; the only one, where there is one."""
+        servers = {name: server for name, server in self._known.items() if server.kind == RESOURCES}
+        if len(servers) == 1:
+            return next(iter(servers.values()))
+        if self._config is None:
+            self._config = await self._configuration()
+        of = _first(_first(self._config.get(agent or ""), AGENTS), None).get("resources_server")
+        name = of.get("name") if isinstance(of, dict) else None
+        if name not in servers:
+            known = ", ".join(sorted(servers)) or "none"
+            raise EndpointError(
+                f"{self.head} does not say which resources server agent {agent!r} is verified by (it knows: {known}); "
+                f"give its address as the setting 'url'"
+            )
+        return servers[name]
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self.head).hostname or "127.0.0.1"
+
+    async def _instances(self) -> list[Server]:
+        """What /server_instances lists; nothing where there is no such list."""
+        status, body = await self._get("/server_instances")
+        found = _decoded(body) if status == 200 else None
+        if not isinstance(found, list):
+            return []
+        servers = [_instance(entry, self._host) for entry in found if isinstance(entry, dict)]
+        return [server for server in servers if server is not None]
+
+    async def _configuration(self) -> dict[str, Any]:
+        """The servers' configuration: YAML in a JSON string."""
+        status, body = await self._get("/global_config_dict_yaml")
+        text = _decoded(body) if status == 200 else None
+        try:
+            found = yaml_value(text) if isinstance(text, str) else None
+        except NotYaml:
+            found = None
+        if not isinstance(found, dict):
+            raise EndpointError(
+                f"{self.head} answers neither /server_instances nor /global_config_dict_yaml as a head server of NeMo Gym "
+                f"does (the last with {status}: {_shown(body)}). Is the address right?"
+            )
+        return found
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        limit = aiohttp.ClientTimeout(total=HEAD_TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=limit) as session:
+                async with session.get(self.head + path, allow_redirects=False) as response:
+                    return response.status, await _whole(response)
+        except TimeoutError:
+            raise EndpointError(f"{self.head}{path} did not answer within {HEAD_TIMEOUT_S:g} s") from None
+        except (aiohttp.ClientError, OSError, InfraError, ValueError) as problem:
+            raise EndpointError(
+                f"{self.head} cannot be reached: {problem}. Is the head server of NeMo Gym running there?"
+            ) from None
+
+
+class Caller:
+    """Sends requests, each on a connection of its own: whether anything was sent before it failed is then known."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def post(self, url: str, body: Json) -> dict[str, Json]:
+        """The object that is answered with 200. There is no deadline here: who calls has one."""
+        answer = await self._asked("POST", url, msgspec.json.encode(body))
+        found = _decoded(answer)
+        if not isinstance(found, dict):
+            raise EnvError(
+                f"{url} answered something that is not a JSON object: {_shown(answer)}", kind="bad_answer"
+            )
+        return found
+
+    async def get(self, url: str) -> Json:
+        return _decoded(await self._asked("GET", url, None))
+
+    async def _asked(self, method: str, url: str, data: bytes | None) -> bytes:
+        assert self._session is not None, "open() comes first"
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with self._session.request(
+                method, url, data=data, headers=headers, allow_redirects=False
+            ) as response:
+                status, answer = response.status, await _whole(response)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as problem:
+            raise NotConnected(f"{url} cannot be reached: {problem}", kind="not_connected") from None
+        except (aiohttp.ClientError, OSError) as problem:
+            what = str(problem) or type(problem).__name__
+            raise InfraError(
+                f"{url}: the connection broke before the answer: {what}", kind="transport"
+            ) from None
+        if status != 200:
+            raise refusal(url, status, answer)
+        return answer
+
+
+async def connected(
+    send: Callable[[], Awaitable[dict[str, Json]]],
+    *,
+    retries: int,
+    backoff_s: float,
+    refused: Callable[[], Awaitable[None]],
+) -> dict[str, Json]:
+    """What `send` gets, tried again as long as nobody takes the connection; `refused` is awaited before each new try."""
+    tries = 0
+    while True:
+        try:
+            return await send()
+        except NotConnected:
+            if tries >= retries:
+                raise
+            await asyncio.sleep(pause_s(tries, backoff_s, None))
+            tries += 1
+            await refused()
+
+
+def refusal(url: str, status: int, body: bytes) -> WindrowError:
+    """The error that a status is: 422 says that the row is not as the server wants it, and is final for the row."""
+    text = f"{url} answered {status}: {_shown(body)}"
+    if status >= 500 or status in TRANSIENT_STATUSES:
+        return InfraError(text, kind=f"http_{status}")
+    return EnvError(text, kind=f"http_{status}", retryable=status in NOT_THERE)
+
+
+def _instance(entry: dict[str, Any], host: str) -> Server | None:
+    name, kind, url = (entry.get(key) for key in ("process_name", "server_type", "url"))
+    if not isinstance(url, str) or not url:
+        url = _url(entry.get("host"), entry.get("port"), host)
+    if not isinstance(name, str) or not isinstance(kind, str) or url is None:
+        return None
+    return Server(name, kind, url.rstrip("/"))
+
+
+def _configured(config: dict[str, Any] | None, host: str) -> list[Server]:
+    """The servers of a configuration: config[name][kind][implementation] has a host and a port."""
+    found: list[Server] = []
+    for name, section in (config or {}).items():
+        kind = next(iter(section), None) if isinstance(section, dict) else None
+        own = _first(_first(section, None), None)
+        url = _url(own.get("host"), own.get("port"), host)
+        if isinstance(kind, str) and url is not None:
+            found.append(Server(str(name), kind, url))
+    return found
+
+
+def _first(section: Any, key: str | None) -> dict[str, Any]:
+    """What stands under `key`, else under the first one there is."""
+    if not isinstance(section, dict):
+        return {}
+    found = section.get(key) if key is not None else next(iter(section.values()), None)
+    return found if isinstance(found, dict) else {}
+
+
+def _url(host: Any, port: Any, head: str) -> str | None:
+    if not isinstance(port, int | str) or not str(port).isdecimal():
+        return None
+    anywhere = host in (None, "", "0.0.0.0", "::")  # where it listens, not where it is
+    return f"http://{head if anywhere else host}:{port}"
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > MAX_ANSWER_BYTES:
+            response.close()
+            raise InfraError(
+                f"{response.url} answered with more than {MAX_ANSWER_BYTES >> 20} MiB", kind="too_long"
+            )
+    return bytes(body)
+
+
+def _decoded(body: bytes) -> Json:
+    """The JSON value of a body, NaN and halves of characters too, which are looked at later; None where it is none."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _shown(body: bytes) -> str:
+    text = body.decode(errors="replace").strip() or "(nothing)"
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
