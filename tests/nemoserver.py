@@ -18,6 +18,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import yaml
@@ -56,7 +57,13 @@ def prompt_of(sent: Row) -> str:
 
 def message(text: str, **more: Any) -> Row:
     part = {"type": "output_text", "text": text, "annotations": []}
-    said = {"id": f"msg_{text[:8]}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    said = {
+        "id": f"msg_{text[:8]}",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
     return {**said, **more}
 
 
@@ -75,7 +82,9 @@ def sampled(prompt: list[int], output: list[int], logprobs: list[float] | None =
     return {"prompt_token_ids": prompt, "generation_token_ids": output, "generation_log_probs": chances}
 
 
-def answer(sent: Row, *output: str | Row, reward: Any = 1.0, response: Row | None = None, **fields: Any) -> Row:
+def answer(
+    sent: Row, *output: str | Row, reward: Any = 1.0, response: Row | None = None, **fields: Any
+) -> Row:
     """What /run answers: the verifier's response, which echoes nothing but the parameters."""
     items = [message(item) if isinstance(item, str) else item for item in output]
     said = {
@@ -91,7 +100,12 @@ def answer(sent: Row, *output: str | Row, reward: Any = 1.0, response: Row | Non
         "incomplete_details": None,
     }
     params = sent["responses_create_params"]
-    return {"responses_create_params": params, "response": {**said, **(response or {})}, "reward": reward, **fields}
+    return {
+        "responses_create_params": params,
+        "response": {**said, **(response or {})},
+        "reward": reward,
+        **fields,
+    }
 
 
 class Gym:
@@ -172,8 +186,8 @@ class Gym:
             post("/verify", self._verify)
             get("/reverify_mode", self._mode)
         else:
-            post("/run", lambda request: self._run(name, request))
-            post("/aggregate_metrics", lambda request: self._aggregate(name, request))
+            post("/run", partial(self._run, name))
+            post("/aggregate_metrics", partial(self._aggregate, name))
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -13,6 +13,9 @@ from typing import Any
 
 import msgspec
 
+from windrow.agents import Heard as Heard
+from windrow.agents import Piece as Piece
+from windrow.agents import Said as Said
 from windrow.policies import Completion
 from windrow.policies.capturing import packed
 from windrow.records import Call, Json, Message, Tokens
@@ -21,21 +24,6 @@ PROMPT_IDS, OUTPUT_IDS, LOGPROBS = "prompt_token_ids", "generation_token_ids", "
 TOKEN_KEYS = (PROMPT_IDS, OUTPUT_IDS, LOGPROBS)
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-
-
-class Said(msgspec.Struct, frozen=True):
-    """A model call: its reply, with the tokens as they were given (the whole prompt)."""
-
-    completion: Completion
-
-
-class Heard(msgspec.Struct, frozen=True):
-    """What came between model calls: a tool's result (role `tool`), or a message of the environment."""
-
-    message: Message
-
-
-Piece = Said | Heard
 
 
 def read_output(output: Json, *, where: str = "response.output") -> list[Piece]:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
+from windrow.agents import Piece, Said
 from windrow.bridges.nemo_gym.items import (
     LOGPROBS,
-    Piece,
-    Said,
     heard_item,
     read_output,
     said_items,
@@ -33,13 +31,13 @@ from windrow.bridges.nemo_gym.rows import (
     params_of,
 )
 from windrow.contexts import prompt_ids
-from windrow.engine.recorder import Recorder
+from windrow.engine.elsewhere import record_pieces
 from windrow.policies.capturing import held
-from windrow.policies.wire import decode_object
-from windrow.records import ErrorRecord, Json, Owner, Rollout, ToolCall, Turn, Usage
+from windrow.records import ErrorRecord, Json, Owner, Rollout, Turn, Usage
 
 STATE = "nemo_gym"
 REWARD = "reward"
+record = record_pieces
 LENGTH = "max_output_tokens"  # why a response is incomplete
 _OWNERS: dict[str, Owner] = {"judge_failed": "scorer", "skipped": "env", "legitimate": "env"}
 
@@ -74,11 +72,26 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def numbers(self) -> dict[str, float]:
         """The verifier's fields that are numbers; true is 1."""
-        return {
-            name: float(value)
-            for name, value in self.fields.items()
-            if isinstance(value, int | float) and math.isfinite(value)
-        }
+        return numbers_of(self.fields)
+
+
+def numbers_of(fields: Mapping[str, Json]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in fields.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def verifier_fields(answer: Mapping[str, Json], row: Mapping[str, Json]) -> dict[str, Json]:
+    """What of an answer is neither the row's, nor a mark, nor read here."""
+    return {
+        key: value
+        for key, value in answer.items()
+        if not key.startswith(MARK)
+        and key not in (PARAMS, AGENT, "response", REWARD)
+        and not (key in row and row[key] == value)
+    }
 
 
 def read_result(answer: Mapping[str, Json], row: Mapping[str, Json]) -> Result:
@@ -97,40 +110,8 @@ def read_result(answer: Mapping[str, Json], row: Mapping[str, Json]) -> Result:
         reward=_reward(answer, needed=failure is None),
         incomplete=incomplete,
         failure=failure,
-        fields={
-            key: value
-            for key, value in answer.items()
-            if not key.startswith(MARK)
-            and key not in (PARAMS, AGENT, "response", REWARD)
-            and not (key in row and row[key] == value)
-        },
+        fields=verifier_fields(answer, row),
     )
-
-
-def record(recorder: Recorder, pieces: Iterable[Piece]) -> None:
-    """Write down what happened: each model call is a turn that read everything before it."""
-    calls: dict[str, tuple[int, Any]] = {}  # by id: the turn that asked, and the call
-    for piece in pieces:
-        if isinstance(piece, Said):
-            turn, reads = recorder.turn_count, ((0, len(recorder.messages)),)
-            recorder.called(piece.completion, seconds=0.0, retries=0, sampling=None, reads=reads)
-            calls.update((call.id, (turn, call)) for call in piece.completion.tool_calls)
-            continue
-        recorder.add([piece.message], piece.message.origin)
-        asked = calls.pop(piece.message.tool_call_id or "", None)
-        if asked is not None:
-            turn, call = asked
-            arguments = decode_object(call.arguments)
-            ran = ToolCall(
-                id=call.id,
-                name=call.name,
-                arguments=call.arguments if arguments is None else arguments,
-                result=len(recorder.messages) - 1,
-                failed=False,
-                started_at=0.0,
-                seconds=0.0,
-            )
-            recorder.tools_ran([ran], 0.0, turn)
 
 
 def with_answer(rollout: Rollout, answer: Mapping[str, Json], fields: Mapping[str, Json]) -> Rollout:
