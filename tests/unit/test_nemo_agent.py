@@ -102,9 +102,13 @@ async def test_the_runs_sampling_and_seeds_are_laid_over_the_rows_parameters(gym
     server = gym()
     given = row("2 + 2?")
     given["responses_create_params"] |= {"temperature": 1.0, "metadata": {"extra_body": '{"min_p": 0.1}'}}
+    given["responses_create_params"] |= {"top_p": 0.9, "reasoning": {"effort": "low"}}
     await played(server, [given], temperature=0.5, max_tokens=64, seeds="sample", samples=2)
     params = [one["responses_create_params"] for one in server.rows_of("math")]
-    assert {(one["temperature"], one["max_output_tokens"]) for one in params} == {(0.5, 64)}
+    assert {(one["temperature"], one["top_p"], one["max_output_tokens"]) for one in params} == {
+        (0.5, 0.9, 64)
+    }
+    assert params[0]["reasoning"] == {"effort": "low"}
     bodies = sorted(
         (json.loads(one["metadata"]["extra_body"]) for one in params), key=lambda body: body["seed"]
     )
@@ -131,7 +135,7 @@ async def test_of_a_result_that_is_sent_again_only_the_row_is_sent(gym: Callable
         "topic",
     }
     assert sent["responses_create_params"] == {"input": [{"role": "user", "content": "2 + 2?"}]}
-    assert sent["_ng_task_index"] == 0
+    assert sent["_ng_task_index"] == 9
 
 
 async def test_rows_without_an_agent_are_refused_together_or_played_by_the_one_in_the_address(

@@ -88,7 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("episode")
     group.add_argument("--env", help="problem, prompt, tool, chat, or module:Class")
-    group.add_argument("--agent", help="chat, or module:Class or function")
+    group.add_argument(
+        "--agent", help="chat, module:Class or function, or nemo-gym:URL of a head server of NeMo Gym"
+    )
     group.add_argument(
         "--scorer",
         dest="scorers",

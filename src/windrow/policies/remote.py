@@ -13,7 +13,7 @@ class RemotePolicy(Policy):
 
     name = REMOTE
     model = REMOTE
-    accepts = frozenset({"temperature", "top_p", "max_tokens", "seed"})
+    accepts = frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "seed"})
     default_capture = "tokens"
     captures = frozenset({"none", "text", "tokens"})
 

@@ -139,6 +139,8 @@ def _params(row: Mapping[str, Json], dispatch: Dispatch, opening: tuple[Message,
     for ours, theirs in SAMPLING.items():
         if ours in dispatch.sampling:
             params[theirs] = dispatch.sampling[ours]
+    if (effort := dispatch.sampling.get("reasoning_effort")) is not None:
+        params["reasoning"] = {**(params.get("reasoning") or {}), "effort": effort}
     seed = dispatch.sampling.get("seed")
     return params if seed is None else with_seed(params, seed)
 
