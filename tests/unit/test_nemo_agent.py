@@ -103,7 +103,15 @@ async def test_the_runs_sampling_and_seeds_are_laid_over_the_rows_parameters(gym
     given = row("2 + 2?")
     given["responses_create_params"] |= {"temperature": 1.0, "metadata": {"extra_body": '{"min_p": 0.1}'}}
     given["responses_create_params"] |= {"top_p": 0.9, "reasoning": {"effort": "low"}}
-    await played(server, [given], temperature=0.5, max_tokens=64, seeds="sample", samples=2)
+    await played(
+        server,
+        [given],
+        temperature=0.5,
+        max_tokens=64,
+        seeds="sample",
+        samples=2,
+        sets=["policy.sampling.top_k=5"],
+    )
     params = [one["responses_create_params"] for one in server.rows_of("math")]
     assert {(one["temperature"], one["top_p"], one["max_output_tokens"]) for one in params} == {
         (0.5, 0.9, 64)
@@ -112,7 +120,7 @@ async def test_the_runs_sampling_and_seeds_are_laid_over_the_rows_parameters(gym
     bodies = sorted(
         (json.loads(one["metadata"]["extra_body"]) for one in params), key=lambda body: body["seed"]
     )
-    assert bodies == [{"min_p": 0.1, "seed": 0}, {"min_p": 0.1, "seed": 1}]
+    assert bodies == [{"min_p": 0.1, "top_k": 5, "seed": seed} for seed in (0, 1)]
     assert server.refused == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windrow.errors import PolicyError
-from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.base import ANY_SAMPLING, Completion, Policy, Request
 
 REMOTE = "remote"
 
@@ -13,7 +13,7 @@ class RemotePolicy(Policy):
 
     name = REMOTE
     model = REMOTE
-    accepts = frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "seed"})
+    accepts = ANY_SAMPLING
     default_capture = "tokens"
     captures = frozenset({"none", "text", "tokens"})
 

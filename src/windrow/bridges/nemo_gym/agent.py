@@ -26,7 +26,7 @@ from windrow.bridges.nemo_gym.rows import (
     agent_of,
     has_input,
     params_of,
-    with_seed,
+    with_sampling,
 )
 from windrow.config import nearest
 from windrow.errors import EndpointError, InfraError
@@ -34,7 +34,6 @@ from windrow.records import Json, Message
 
 EPISODE_TIMEOUT_S = 3600.0
 ANSWERED = ("response", "reward", "error")  # of a row that is one of their results, sent again
-SAMPLING = {"temperature": "temperature", "top_p": "top_p", "max_tokens": "max_output_tokens"}
 _KNOWN = ("head", "agent")
 
 
@@ -136,13 +135,7 @@ def _params(row: Mapping[str, Json], dispatch: Dispatch, opening: tuple[Message,
     params = {key: value for key, value in params_of(row).items() if value is not None}
     if not has_input(row):
         params["input"] = [{"role": one.role, "content": given_content(one.content)} for one in opening]
-    for ours, theirs in SAMPLING.items():
-        if ours in dispatch.sampling:
-            params[theirs] = dispatch.sampling[ours]
-    if (effort := dispatch.sampling.get("reasoning_effort")) is not None:
-        params["reasoning"] = {**(params.get("reasoning") or {}), "effort": effort}
-    seed = dispatch.sampling.get("seed")
-    return params if seed is None else with_seed(params, seed)
+    return with_sampling(params, dispatch.sampling)
 
 
 def check_address(address: Json, spelled: str) -> None:

@@ -141,8 +141,25 @@ def seed_of(params: Mapping[str, Json]) -> int | None:
 
 
 def with_seed(params: Mapping[str, Json], seed: int) -> dict[str, Json]:
-    body = {**_extra_body(params), "seed": seed}
-    return {**params, "metadata": {**_metadata(params), "extra_body": _written(body)}}
+    return with_extra_body(params, {"seed": seed})
+
+
+def with_extra_body(params: Mapping[str, Json], values: Mapping[str, Json]) -> dict[str, Json]:
+    """The parameters with these values in `metadata.extra_body`, beside those that are there."""
+    before = _extra_body(params)
+    if all(key in before and before[key] == value for key, value in values.items()):
+        return dict(params)
+    return {**params, "metadata": {**_metadata(params), "extra_body": _written({**before, **values})}}
+
+
+def with_sampling(params: Mapping[str, Json], sampling: Mapping[str, Json]) -> dict[str, Json]:
+    """The parameters with a sampling in our words: those that the format has no place for ride in the extra body."""
+    rest = {key: value for key, value in sampling.items() if value is not None}
+    asked = {theirs: rest.pop(ours) for theirs, ours in _SAMPLING.items() if ours in rest}
+    effort = rest.pop("reasoning_effort", None)
+    if effort is not None:
+        asked["reasoning"] = {**(params.get("reasoning") or {}), "effort": effort}
+    return with_extra_body({**params, **asked}, {**(rest.pop("extra", None) or {}), **rest})
 
 
 def without_seed(params: Mapping[str, Json]) -> dict[str, Json]:
