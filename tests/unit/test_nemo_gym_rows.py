@@ -171,6 +171,13 @@ def test_a_difference_applied_gives_the_other_value(a: Json, b: Json) -> None:
     assert difference(b, b) is None
 
 
+@pytest.mark.parametrize(
+    ("a", "b"), [(1, True), ({"x": 0}, {"x": False}), ([1], [1.0]), ({"x": [1]}, {"x": [True]})]
+)
+def test_what_python_calls_equal_may_differ_in_json(a: Json, b: Json) -> None:
+    assert repr(applied(a, difference(a, b))) == repr(b)
+
+
 def test_input_and_instructions_open_the_episode() -> None:
     row = {"responses_create_params": {"input": "2+2?", "instructions": "Be brief."}}
     assert opening_of(row) == [

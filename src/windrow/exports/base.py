@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
@@ -55,11 +56,12 @@ class JsonLines(Writer):
 class Exporter:
     """One format. Its settings are the keyword arguments of its constructor.
 
-    The order of calls: `open` once, then `rows` of each rollout in the order of the run. Nothing of a rollout may be
-    kept once its rows are given, so that memory does not grow with the run.
+    The order of calls: `open` once, `begin` once, then `rows` of each rollout in the order of the run, `rest` once. Nothing of a
+    rollout may be kept once its rows are given, so that memory does not grow with the run.
     """
 
     needs_groups = False  # whether Example.rewards is wanted: then a whole group is held at a time
+    every_attempt = False  # whether all attempts are wanted, also failed ones and those that another follows
 
     def __init__(self) -> None:
         self.notes: Counter[str] = Counter()  # what a row does not say of its rollout, and of how many
@@ -70,3 +72,14 @@ class Exporter:
 
     def open(self, file: BinaryIO) -> Writer:
         return JsonLines(file)
+
+    def beside(self, out: Path) -> Sequence[Path]:
+        """Files that are written together with `out`: all appear at the end, `out` last, or none."""
+        return ()
+
+    def begin(self, run: Path, beside: Sequence[BinaryIO]) -> None:
+        """The rollouts of `run` follow. `beside` are the files of that name, in their order."""
+
+    def rest(self) -> Iterable[Any]:
+        """Rows that were held back; nothing follows."""
+        return ()

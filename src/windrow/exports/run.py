@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ BUILT_IN = {
     "sft": "windrow.exports.sft:Sft",
     "trl": "windrow.exports.trl:Trl",
     "parquet": "windrow.exports.parquet:Parquet",
+    "nemo-gym": "windrow.exports.nemo_gym:NemoGym",
 }
 
 
@@ -62,11 +64,17 @@ def export(
     read and how many exported. Raises ExportError if nothing is left to write.
     """
     exporter = make_exporter(to, settings)
-    selection = Selection(where=where, min_reward=min_reward, best_of_group=best_of_group, failed=failed)
-    rollouts = load(run)
+    every = exporter.every_attempt
+    selection = Selection(
+        where=where, min_reward=min_reward, best_of_group=best_of_group, failed=failed or every
+    )
+    rollouts = load(run, attempts="all" if every else "final")
     path = Path(out)
-    with drafted(path, overwrite=overwrite) as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(drafted(path, overwrite=overwrite))
+        beside = [stack.enter_context(drafted(one, overwrite=overwrite)) for one in exporter.beside(path)]
         writer = exporter.open(file)
+        exporter.begin(Path(run), beside)
         work = _Work(exporter, writer, selection, on_progress)
         try:
             work.through(rollouts)
@@ -116,6 +124,9 @@ class _Work:
     def through(self, rollouts: Iterable[Rollout]) -> None:
         for example in self._selection.examples(self._watched(rollouts), groups=self._exporter.needs_groups):
             self._write(example)
+        for row in self._exporter.rest():
+            self._writer.write(row)
+            self._rows += 1
 
     def _watched(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
         for number, rollout in enumerate(rollouts, 1):
@@ -133,6 +144,8 @@ class _Work:
         except Unfit as problem:
             self._selection.left_out[str(problem)] += 1
             return
+        except ExportError:
+            raise
         except Exception as problem:
             what = f"{type(self._exporter).__name__} raised {type(problem).__name__}: {problem}"
             raise ExportError(

@@ -134,6 +134,15 @@ def read_task(path: Path, offset: int) -> Task:
         return _decode_line(file.readline()).task()
 
 
+def tasks_in_order(path: Path) -> Iterator[Task]:
+    """Every task, by its index; what is no task is passed over."""
+    places = sorted((line.index, offset) for offset, line in read_known(path) if line is not None)
+    with path.open("rb") as file:
+        for _, offset in places:
+            file.seek(offset)
+            yield _decode_line(file.readline()).task()
+
+
 def read_known(path: Path) -> Iterator[tuple[int, KnownTask | None]]:
     """Every line with its offset; None is one that is no task."""
     offset = 0

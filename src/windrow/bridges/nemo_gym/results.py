@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -29,11 +29,12 @@ from windrow.bridges.nemo_gym.rows import (
     MARK,
     PARAMS,
     params_of,
+    params_of_sampling,
 )
 from windrow.contexts import prompt_ids
 from windrow.engine.elsewhere import record_pieces
 from windrow.policies.capturing import held
-from windrow.records import ErrorRecord, Json, Owner, Rollout, Turn, Usage
+from windrow.records import ErrorRecord, Json, Message, Owner, Rollout, Turn, Usage
 
 STATE = "nemo_gym"
 REWARD = "reward"
@@ -118,7 +119,10 @@ def with_answer(rollout: Rollout, answer: Mapping[str, Json], fields: Mapping[st
     """The rollout that was recorded of an answer, with what of that has no other place."""
     own: dict[str, Json] = {"fields": dict(fields)} if fields else {}
     told = msgspec.structs.replace(rollout, state={STATE: own})
-    rest = difference(result_row(told), _unmarked(answer))
+    ours, theirs = result_row(told), _unmarked(answer)
+    if _is_number(theirs.get(REWARD)):
+        theirs[REWARD] = ours[REWARD]  # it stands in the record, where another verdict may take its place
+    rest = difference(ours, theirs)
     if rest is not None:
         own["rest"] = rest
     return msgspec.structs.replace(rollout, state={STATE: own} if own else None)
@@ -134,7 +138,7 @@ def result_row(rollout: Rollout) -> dict[str, Json]:
         "response": _response(rollout),
         REWARD: rollout.reward if rollout.reward is not None else 0.0,
     }
-    components = {name: score.value for name, score in rollout.scores.items()}
+    components = {name: score.value for name, score in rollout.scores.items() if score.weight}
     if components and set(components) != {REWARD}:
         answer["reward_components"] = components
     answer |= own.get("fields") or {}
@@ -144,12 +148,25 @@ def result_row(rollout: Rollout) -> dict[str, Json]:
 
 
 def given_params(rollout: Rollout) -> dict[str, Json]:
-    """The row's parameters; where a prompt template made the input, with that."""
-    params = params_of(rollout.task.data or {})
+    """The row's parameters, with what was asked of the sampling; where a prompt made the input, with that."""
+    opening = [message for message in rollout.messages if message.origin == "task"]
+    return asked_params(rollout.task.data or {}, rollout.policy.sampling, opening)
+
+
+def asked_params(
+    row: Mapping[str, Json], sampling: Mapping[str, Json], opening: Iterable[Message]
+) -> dict[str, Json]:
+    params = {**params_of(row), **params_of_sampling(sampling)}
     if params.get("input"):
         return params
-    opening = [message for message in rollout.messages if message.origin == "task"]
-    return {**params, "input": [_plain(heard_item(message, label="")) for message in opening]}
+    given = [_plain(item) for message in opening for item in _prompt_items(message)]
+    return {**params, "input": given} if given else params
+
+
+def _prompt_items(message: Message) -> list[dict[str, Json]]:
+    if message.role == "assistant":
+        return said_items(message, label="0")
+    return [heard_item(message, label="0")]
 
 
 def _plain(item: dict[str, Json]) -> dict[str, Json]:
@@ -168,11 +185,15 @@ def _failure(answer: Mapping[str, Json]) -> Failure | None:
 
 def _reward(answer: Mapping[str, Json], *, needed: bool) -> float | None:
     reward = answer.get(REWARD)
-    if isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward):
-        return float(reward)
+    if _is_number(reward):
+        return float(reward)  # type: ignore[arg-type]
     if not needed:
         return None
     raise ValueError(f"'reward' must be a finite number, found {reward!r:.80}")
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _reason(response: Mapping[str, Json]) -> str | None:

@@ -126,6 +126,14 @@ def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
     return asked
 
 
+def params_of_sampling(sampling: Mapping[str, Json]) -> dict[str, Json]:
+    """What was asked of the sampling, in their words; what they have none for is left out."""
+    asked = {theirs: sampling[ours] for theirs, ours in _SAMPLING.items() if sampling.get(ours) is not None}
+    if isinstance(sampling.get("reasoning_effort"), str):
+        asked["reasoning"] = {"effort": sampling["reasoning_effort"]}
+    return asked
+
+
 def unheeded(row: Mapping[str, Json]) -> list[str]:
     """What the row asks for that a policy of ours is not told."""
     params = params_of(row)
