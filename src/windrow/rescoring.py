@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,8 @@ class Rescoring:
         before = self._reader.manifest
         self.loaded = _loaded(before, files, options, sets)
         self._redactor = Redactor()
-        self._scorers = _scorers(before, self.loaded, functions, anew="scorers" in options)
+        anew = "scorers" in options or self.loaded.run.scorers != _loaded(before, (), {}, ()).run.scorers
+        self._scorers = _scorers(before, self.loaded, functions, anew=anew)
         self._together = [scorer.name for scorer in self._scorers if isinstance(scorer, GroupScorer)]
         self._alone = [scorer.name for scorer in self._scorers if scorer.name not in self._together]
         self._models = scorer_models(self._scorers, self.loaded.run, self._redactor)
@@ -260,22 +261,22 @@ class Rescoring:
             for scorer in self._scorers
             if getattr(scorer, "version", None) is None and (source := getattr(scorer, "source", None))
         }
+        active = manifest.grading
+        same = active is not None and active.hash == grading.hash
+        in_place = same and (where is not None or failed_only)
         going = manifest.rescore
-        if going is not None and (going.hash, going.where, going.failed_only, going.code) == (
-            grading.hash,
-            where,
-            failed_only,
-            code,
+        if (
+            going is not None
+            and (going.hash, going.where, going.failed_only, going.code)
+            == (grading.hash, where, failed_only, code)
+            and not (in_place and active is not None and going.generation != active.generation)
         ):
             self._target = _known(manifest, going.generation)
             return going
-        active = manifest.grading
-        same = active is not None and active.hash == grading.hash
         if failed_only and not same:
             raise UsageError(
                 "--failed-only is for the scorers that the run has; leave --scorer out, or judge all rollouts with the new ones"
             )
-        in_place = same and (where is not None or failed_only)
         self._target = active if in_place and active is not None else next_generation(manifest, grading)
         mark = Rescore(
             hash=grading.hash,
@@ -308,7 +309,7 @@ class Rescoring:
         )
         done = _Done(self._reader, self._mark)
         gradings = self._reader.gradings(self._target)
-        units = self._units(progress)
+        units = self._units(done, progress)
 
         async def work() -> None:
             for unit in units:
@@ -338,17 +339,21 @@ class Rescoring:
         """A rollout, or a group: its rollouts one by one, then all together."""
         seen: list[Rollout] = []
         for rollout in unit:
-            wanted = [name for name in self._alone if not done.has(name, rollout.key)]
+            expected = expected_scorers(self._target.of, rollout.env)
+            wanted = [name for name in self._alone if name in expected and not done.has(name, rollout.key)]
             made = await grader.grade(rollout, wanted)
             _count(progress, made)
             seen.append(
                 self._folded(rollout, [*gradings.of(rollout.key), *made]) if self._together else rollout
             )
-        if not self._together or not seen:
+        together = [
+            name for name in self._together if seen and name in expected_scorers(self._target.of, seen[0].env)
+        ]
+        if not together:
             return
         group = RolloutGroup(id=seen[0].group, task=seen[0].task, rollouts=tuple(seen))
         members = tuple(rollout.key for rollout in seen)
-        for name in self._together:
+        for name in together:
             if not done.has(name, members):
                 made = await grader.grade_group(group, (name,))
                 _count(progress, made)
@@ -359,14 +364,21 @@ class Rescoring:
         expected = expected_scorers(self._target.of, rollout.env)
         return fold(rollout, gradings, active=self._target.hash, expected=expected)
 
-    def _units(self, progress: RescoreProgress) -> Iterator[list[Rollout]]:
-        """The rollouts that are to be judged: each by itself, or the members of a group together."""
+    def _units(self, done: _Done, progress: RescoreProgress) -> Iterator[list[Rollout]]:
+        """The rollouts that are to be judged: each by itself, or the members of a group together.
+
+        What this rescore has begun is judged to its end: its first verdicts may be why it is selected no more.
+        """
+
+        def chosen(rollout: Rollout) -> bool:
+            return self._selects(rollout) or any(done.has(name, rollout.key) for name in self._alone)
+
         if not self._together:
             for place, head in self._reader.finals():
                 progress.read += 1
                 if head.status in GRADABLE:
                     rollout = self._reader.read(place)
-                    if not rollout.opponent and self._selects(rollout):
+                    if not rollout.opponent and chosen(rollout):
                         yield [rollout]
             return
         for _, rollouts in groupby(self._reader.ordered(), lambda rollout: rollout.task.index):
@@ -377,7 +389,7 @@ class Rescoring:
                 if judged and rollout.sample < self._reader.samples:
                     groups.setdefault(rollout.group, []).append(rollout)
             for members in groups.values():
-                if any(map(self._selects, members)):
+                if any(map(chosen, members)):
                     yield members
 
     # -- the end
@@ -468,29 +480,37 @@ def _loaded(
 def _scorers(
     manifest: Manifest, loaded: LoadedConfig, functions: Sequence[Callable[..., Any]], *, anew: bool
 ) -> tuple[AnyScorer, ...]:
-    """The scorers that are named, or those of the active generation as the run has configured them."""
-    entries = (manifest.grading.of if manifest.grading else {}).get("scorers") or ()
-    whole = (manifest.grading.of if manifest.grading else {}).get("env")
-    named = {config.name: config for config in loaded.run.scorers or ()}
-    of = {
-        entry["name"]: entry.get("env") or whole for entry in entries
-    }  # a scorer that the run has stays that one
-    chosen: list[tuple[ScorerConfig, str | None]] = [(config, of.get(name)) for name, config in named.items()]
-    brought = {config.name: config for config in _brought(loaded)}
-    for entry in entries:
-        name = entry["name"]
-        if name in named or (anew and name != ENV_SCORER):
-            continue
-        config = brought.get(name) or ScorerConfig(
-            name=name, weight=entry.get("weight", 1.0), settings=entry.get("settings") or {}
-        )
-        chosen.append((config, entry.get("env") or whole))
+    """The scorers that are named `anew`, and what the environment scores itself; or those of the active generation."""
+    of = manifest.grading.of if manifest.grading else {}
     own = _own_env(loaded)
-    made = (*(made_scorer(config, env, own) for config, env in chosen), *map(scorer_of, functions))
+    named = loaded.run.scorers or ()
+    entries = {entry["name"]: entry for entry in of.get("scorers") or ()}
+    envs = {name: entry.get("env") or of.get("env") for name, entry in entries.items()}
+    # a scorer that the run has stays that one
+    made = [made_scorer(config, envs.get(config.name), own) for config in named] if anew else []
+    for name, entry in entries.items():
+        if not anew or (name == ENV_SCORER and all(scorer.name != ENV_SCORER for scorer in made)):
+            configured = (*named, *own.scorers(loaded.run.env.settings)) if not anew else ()
+            made.append(_again(entry, envs[name], configured, own))
+    made += map(scorer_of, functions)
     names = [scorer.name for scorer in made]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"scorer {twice!r} is named twice")
-    return made
+    return tuple(made)
+
+
+def _again(
+    entry: Mapping[str, Any], env: str | None, configured: Iterable[ScorerConfig], own: type[BaseEnv]
+) -> AnyScorer:
+    """A scorer of the active generation: as the run has configured it (with where its judges are served, say), where
+    that is the same scorer."""
+    weight, settings = entry.get("weight", 1.0), entry.get("settings") or {}
+    for config in configured:
+        if config.name == entry["name"] and config.weight == weight:
+            scorer = made_scorer(config, env, own)
+            if getattr(scorer, "identity", dict)(config.settings) == settings:
+                return scorer
+    return made_scorer(ScorerConfig(name=entry["name"], weight=weight, settings=settings), env, own)
 
 
 def _own_env(loaded: LoadedConfig) -> type[BaseEnv]:
@@ -499,10 +519,6 @@ def _own_env(loaded: LoadedConfig) -> type[BaseEnv]:
         return find_env(loaded.run.env.name)
     except UsageError:
         return Env
-
-
-def _brought(loaded: LoadedConfig) -> Sequence[ScorerConfig]:
-    return _own_env(loaded).scorers(loaded.run.env.settings)
 
 
 def _known(manifest: Manifest, number: int) -> Fingerprint:

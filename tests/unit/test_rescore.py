@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 import windrow
 from tests.collecting import answering, collected
-from windrow import RolloutGroup, Task
+from windrow import Env, Message, Observation, RolloutGroup, Step, Task
 from windrow.cli.main import main
+from windrow.config import ScorerConfig
 from windrow.engine.control import Control
 from windrow.errors import UsageError
 from windrow.policies import Request
 from windrow.rescoring import RescoreProgress, generations, use_generation
+from windrow.tools import ToolResult
 
 ROWS = [{"id": f"t{n}", "prompt": f"Say {n}.", "answer": str(n)} for n in range(6)]
 
@@ -210,3 +213,93 @@ def test_the_command_lists_chooses_and_says_what_it_did(
     assert capsys.readouterr().out == "run: generation 1 is active (number)\n"
     assert main(["rescore", "run", "--scorer", "rubric"]) == 2
     assert "--judge" in capsys.readouterr().err
+
+
+async def test_after_a_rescore_by_others_the_runs_own_scorers_are_those_of_the_active_generation(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    await collected(ROWS, policy=answering(answer), scorers=["exact"], out=str(run))
+    await windrow.rescore(run, scorers=["contains=0.5"])
+    assert rewards(run) == [0.5] * 6
+    found = await windrow.rescore(run)
+    assert (found.judged, generations(run)[-1].scorers, rewards(run)) == (6, ("contains",), [0.5] * 6)
+    found = await windrow.rescore(run, failed_only=True)
+    assert (found.judged, found.generation) == (0, 3)
+
+
+async def test_scorers_that_a_configuration_names_take_the_place_of_the_runs_own(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", tmp_path / "again.yaml"
+    await collected(ROWS, policy=answering(answer), scorers=["exact"], out=str(run))
+    config.write_text("scorers: [{name: contains, weight: 0.25}]")
+    await windrow.rescore(run, config=config)
+    assert (generations(run)[-1].scorers, rewards(run)) == (("contains",), [0.25] * 6)
+
+
+class Graceful(Env):
+    """Brings a scorer of its own, for rows that name it."""
+
+    async def reset(self, task: Task) -> Observation:
+        return Observation([{"role": "user", "content": "Say 7."}])
+
+    async def step(self, reply: Message, results: list[ToolResult]) -> Step:
+        return Step(done=True)
+
+    @classmethod
+    def scorers(cls, settings: Mapping[str, Any]) -> list[ScorerConfig]:
+        return [ScorerConfig(name="contains", weight=0.5)]
+
+
+async def test_a_scorer_that_an_environment_brings_judges_only_the_rollouts_of_that_environment(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    own = {"prompt": "Say 7.", "answer": "7", "env": f"{__name__}:Graceful"}
+    await collected([*ROWS[:2], own], policy=answering(answer), out=str(run))
+    assert rewards(run) == [1.0, 1.0, 0.5]
+    found = await windrow.rescore(run)
+    assert (found.judged, found.failed, found.active) == (3, 0, True)
+    assert rewards(run) == [1.0, 1.0, 0.5]
+
+
+async def test_what_a_condition_selected_is_judged_to_its_end_also_when_its_first_verdict_undoes_the_condition(
+    tmp_path: Path,
+) -> None:
+    run, value, control = tmp_path / "run", 0.0, Control()
+
+    def first(task: Task, reply: str) -> float:
+        return value
+
+    def second(task: Task, reply: str) -> float:
+        if value and not control.cancelled:
+            control.cancel()  # as if it were killed between the two
+        return value
+
+    scorers = [first, second]
+    await collected(ROWS[:1], policy=answering(answer), scorers=scorers, out=str(run))
+    value = 0.5
+    await windrow.rescore(run, scorers=scorers, where="reward=0", control=control)
+    assert rewards(run) == [0.5]
+    found = await windrow.rescore(run, scorers=scorers, where="reward=0")
+    assert (found.judged, rewards(run)) == (1, [1.0])
+
+
+async def test_another_generation_that_was_made_active_meanwhile_is_the_one_that_failed_only_goes_on_with(
+    tmp_path: Path,
+) -> None:
+    run, down = tmp_path / "run", True
+
+    def moody(task: Task, reply: str) -> float:
+        if down:
+            raise OSError("the judge is down")
+        return 0.5
+
+    scorers = [moody]
+    await collected(ROWS[:2], policy=answering(answer), scorers=scorers, out=str(run))
+    await windrow.rescore(run, scorers=scorers)
+    use_generation(run, 2)
+    await windrow.rescore(run, scorers=scorers, failed_only=True)
+    use_generation(run, 1)
+    down = False
+    found = await windrow.rescore(run, scorers=scorers, failed_only=True)
+    assert (found.generation, rewards(run)) == (1, [0.5] * 2)
