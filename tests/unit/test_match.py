@@ -178,6 +178,46 @@ async def test_a_game_that_exits_ends_its_episode_and_not_the_run(tmp_path: Path
     assert [rollout.error and rollout.error.kind for rollout in found] == ["SystemExit"] * 4
 
 
+class Cancels(Tagged):
+    async def act(self, replies: Any) -> Any:
+        raise asyncio.CancelledError
+
+
+async def test_a_game_that_lets_a_cancellation_out_fails_its_episode_and_the_next_one_is_played(
+    tmp_path: Path,
+) -> None:
+    tasks = [{"id": "one"}, {"id": "two"}]
+    found = await match(tmp_path / "run", env=Cancels, tasks=tasks, concurrency=1)
+    assert [rollout.error and rollout.error.kind for rollout in found] == ["CancelledError"] * 4
+
+
+async def test_a_stop_after_an_episode_that_failed_records_what_was_running(tmp_path: Path) -> None:
+    """Where the task that plays were left cancelled by the failure, the stop would not be known for one."""
+    arrived, tried = asyncio.Event(), 0
+
+    async def answer(request: Request) -> str:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise InfraError("down", kind="http_503")
+        arrived.set()
+        await asyncio.Event().wait()
+        return ""
+
+    consumer = asyncio.create_task(match(tmp_path / "run", answer, retries=1))
+    await asyncio.wait_for(arrived.wait(), 30)
+    consumer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await consumer
+    found = windrow.load(tmp_path / "run", attempts="all")
+    assert [(r.attempt, r.seat, r.status) for r in found] == [
+        (1, 0, "failed"),
+        (1, 1, "failed"),
+        (2, 0, "cancelled"),
+        (2, 1, "cancelled"),
+    ]
+
+
 # -- what ends early
 
 

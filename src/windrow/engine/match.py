@@ -7,8 +7,9 @@ ends all: a seat that fails fails the episode, and it is tried again as a whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, nullcontext
+from functools import partial
 
 import msgspec
 
@@ -156,19 +157,28 @@ async def _play(match: Match, world: World, players: Sequence[Player]) -> int | 
 
 async def _seats(match: Match, world: World, players: Sequence[Player]) -> int | None:
     table = Table(match, [player.recorder for player in players])
-    failed: BaseException | None = None
+    failures: list[_SeatFailed | _GameFailed] = []  # what came after the first was cancelled for it
+    tasks: list[asyncio.Task[None]] = []
+
+    async def alone(work: Callable[[], Awaitable[None]]) -> None:
+        # A task that raised would have the group cancel the one that waits here, and leave that counted.
+        try:
+            await work()
+        except (_SeatFailed, _GameFailed) as problem:
+            failures.append(problem)
+            for task in tasks:
+                task.cancel()
+
     for player in players:
         player.recorder.phase = "env"
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_referee(table))
-            for player, place in zip(players, table.places, strict=True):
-                group.create_task(_sit(table, place, world, player))
-    except* (_SeatFailed, _GameFailed) as problems:
-        failed = problems.exceptions[0]  # what came after it was cancelled for it
+    async with asyncio.TaskGroup() as group:
+        tasks.append(group.create_task(alone(partial(_referee, table))))
+        for player, place in zip(players, table.places, strict=True):
+            tasks.append(group.create_task(alone(partial(_sit, table, place, world, player))))
+    failed = failures[0] if failures else None
     if isinstance(failed, _GameFailed):
         raise failed.problem
-    return failed.seat if isinstance(failed, _SeatFailed) else None
+    return failed.seat if failed is not None else None
 
 
 async def _referee(table: Table) -> None:
@@ -177,6 +187,10 @@ async def _referee(table: Table) -> None:
     except BaseException as problem:
         if is_ours(problem):
             raise
+        if isinstance(
+            problem, asyncio.CancelledError
+        ):  # its own affair; raised again, it would be taken for ours
+            problem = EnvError("the game raised CancelledError", kind="CancelledError")
         raise _GameFailed(problem) from None
 
 
