@@ -242,7 +242,11 @@ def test_a_source_is_the_same_rows_each_time_named_by_what_shapes_its_games() ->
         ),
         ("TicTacToe-v0?players=1", "players must be a whole number from 2 on, found 1"),
         ("Sudoku-v0", "cannot be set up for 2 players: AssertionError: The number of players has to be 1"),
-        ("Debate-v0", "Debate-v0 cannot be made: ValueError: OpenRouter API key not found"),
+        pytest.param(
+            "Debate-v0",
+            "Debate-v0 cannot be made: ValueError: OpenRouter API key not found",
+            marks=pytest.mark.slow,  # it imports a client
+        ),
     ],
 )
 def test_a_source_that_cannot_be_meant_is_refused_with_what_is_known(
