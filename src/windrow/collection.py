@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from windrow.naming import name_of
 from windrow.past import Past
 from windrow.prepare import Prepared
 from windrow.records import Rollout
+from windrow.services import serving
 from windrow.stats.metrics import Metrics, survey, write_metrics
 from windrow.store.directory import (
     GradingSink,
@@ -177,9 +178,8 @@ class Collection:
         brakes.start()
         try:
             if self.to_grade or self.ledger.pending_count:
-                async with self._stage.open(control, self.warn):
-                    await self._grade_leftovers(control, listeners)
-                    await self._run_pending(control, brakes, listeners)
+                async with self._served(control, listeners):
+                    await self._grade_and_run(control, brakes, listeners)
         except BaseException:
             with contextlib.suppress(StoreError):  # what went wrong first is what is reported
                 self._save_counts()
@@ -217,6 +217,8 @@ class Collection:
             self.warn(message)
 
     def close(self) -> None:
+        for service in self.prepared.services:
+            service.release()
         self._past.close()
         if self.directory is not None:
             self.directory.close()
@@ -230,6 +232,30 @@ class Collection:
         if not (prepared.source.row_agents or prepared.matches or prepared.called):
             return {world.agent_name: len(self.plan)}, {world.agent_name: self.ledger.pending_count}
         return self.plan.by_agent(self.ledger, world.agents)
+
+    @contextlib.asynccontextmanager
+    async def _served(self, control: Control, listeners: Listeners) -> AsyncIterator[None]:
+        """Inside, the run's services are up, unless it is stopped while they are awaited."""
+
+        async def waiting(names: Sequence[str]) -> None:
+            self.progress.phase, self.progress.waiting_for = "serving", tuple(names)
+            if listeners.on_progress is not None:
+                await listeners.on_progress()
+
+        if not self.prepared.services:
+            yield
+            return
+        assert self.path is not None
+        logs, redactor = self.path / "services", self.prepared.redactor
+        async with serving(self.prepared.services, logs, control=control, redactor=redactor, waiting=waiting):
+            yield
+
+    async def _grade_and_run(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
+        if self.prepared.services and control.stopping:  # there may be nobody to ask
+            return
+        async with self._stage.open(control, self.warn):
+            await self._grade_leftovers(control, listeners)
+            await self._run_pending(control, brakes, listeners)
 
     async def _grade_leftovers(self, control: Control, listeners: Listeners) -> None:
         if self.to_grade:

@@ -12,7 +12,16 @@ from typing import Any
 import msgspec
 
 from windrow.agents import Agent, AgentFunction, as_agent, find_agent
-from windrow.config import LoadedConfig, PolicyConfig, Price, RunConfig, ScorerConfig, as_tree, expand
+from windrow.config import (
+    LoadedConfig,
+    PolicyConfig,
+    Price,
+    RunConfig,
+    ScorerConfig,
+    as_tree,
+    expand,
+    services_at,
+)
 from windrow.engine.world import AnyScorer, Model, World
 from windrow.envs import BaseEnv, find_env
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
@@ -78,13 +87,14 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """A world in words; `scorers` are those of the line itself and after it, also where the configuration left them
-    open, each with the only environment that it is for."""
+    open, each with the only environment that it is for. `addresses` are those of the run's services, by name."""
 
     run: RunConfig
     origins: dict[str, str]
     scorers: list[tuple[ScorerConfig, str | None]]
     behaviour: str
     grading: str | None
+    addresses: dict[str, str] = {}
 
     def loaded(self) -> LoadedConfig:
         return LoadedConfig(self.run, self.origins)
@@ -92,7 +102,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
     run = loaded.run
-    agent = as_agent(parts.agent, "given") if parts.agent else find_agent(run.agent.name)
+    name = expand(run.agent.name, where="agent.name")
+    agent = as_agent(parts.agent, "given") if parts.agent else find_agent(name)
     policy = _policy(loaded, parts, agent, redactor)
     env = parts.env or find_env(run.env.name)
     if agent.env is not None and name_of(env) != agent.env:
@@ -182,8 +193,9 @@ def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Jud
 def world_of(recipe: Recipe, redactor: Redactor) -> World:
     """The world of a recipe, in another process than the one that wrote it."""
     loaded = recipe.loaded()
-    made = make(loaded, Parts(), redactor)
-    scorers = tuple(made_scorer(config, env, made.env) for config, env in recipe.scorers)
+    with services_at(recipe.addresses):
+        made = make(loaded, Parts(), redactor)
+        scorers = tuple(made_scorer(config, env, made.env) for config, env in recipe.scorers)
     judging = Judging(scorers=scorers, fingerprint=recipe.grading)
     return make_world(made, loaded, behaviour=recipe.behaviour, judging=judging)
 

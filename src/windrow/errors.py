@@ -97,6 +97,12 @@ class EndpointError(WindrowError):
     kind = "endpoint"
 
 
+class ServiceError(WindrowError):
+    """A service that the run needs did not come up, or died: nothing more can be collected now."""
+
+    kind = "service"
+
+
 class StoreError(WindrowError):
     """The run directory cannot be written or read."""
 

@@ -20,6 +20,7 @@ from windrow.config import (
     RunConfig,
     as_tree,
     expand,
+    services_at,
 )
 from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, scorer_models
 from windrow.engine.pace import MOST
@@ -45,6 +46,7 @@ from windrow.scoring import (
     named_scorers,
 )
 from windrow.secrets import Redactor
+from windrow.services import Service, addresses, plan_services
 from windrow.store.directory import Fingerprint
 from windrow.tasks.foreign import ForeignRows
 from windrow.tasks.loaders import FORMS, open_source
@@ -68,6 +70,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     redactor: Redactor
     notes: tuple[str, ...]
     concurrency: int
+    services: tuple[Service, ...] = ()
     matches: bool = False  # whether some episodes have several seats
     called: frozenset[str] = frozenset()  # the names under which the agent plays, where the rows give them
 
@@ -84,6 +87,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             scorers=[(config_of(scorer), scorer.env) for scorer in self.judging.scorers],
             behaviour=self.behaviour.hash,
             grading=self.judging.fingerprint,
+            addresses=addresses(self.services),
         )
 
     @property
@@ -97,9 +101,16 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
-    parts = parts or Parts()
-    run = loaded.run
     redactor = Redactor()
+    services = plan_services(loaded.run, redactor)
+    with services_at(addresses(services)):
+        return _prepare(loaded, parts or Parts(), redactor, services)
+
+
+def _prepare(
+    loaded: LoadedConfig, parts: Parts, redactor: Redactor, services: tuple[Service, ...]
+) -> Prepared:
+    run = loaded.run
     made = make(loaded, parts, redactor)
     survey = _Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
     source, numbered = _scan(loaded, parts, survey)
@@ -136,6 +147,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
         redactor=redactor,
         notes=(*of_rows, *notes),
         concurrency=concurrency,
+        services=services,
         matches=any(issubclass(env, Match) for env in survey.envs),
         called=frozenset(survey.called),
     )

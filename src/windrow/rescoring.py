@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from windrow.compact import Index
-from windrow.config import LoadedConfig, ScorerConfig, load_config
+from windrow.config import LoadedConfig, ScorerConfig, load_config, services_at
 from windrow.construct import ENV_SCORER, made_scorer, scorer_models
 from windrow.engine.brakes import Brakes
 from windrow.engine.control import Control
@@ -32,6 +32,7 @@ from windrow.grade.judges import Judges
 from windrow.records import ErrorRecord, Grading, Rollout, RolloutGroup
 from windrow.scoring import grading_of
 from windrow.secrets import Redactor
+from windrow.services.plan import given_addresses
 from windrow.stats.metrics import survey, write_metrics
 from windrow.store.directory import (
     Fingerprint,
@@ -191,10 +192,11 @@ class Rescoring:
         self.loaded = _loaded(before, files, options, sets)
         self._redactor = Redactor()
         anew = "scorers" in options or self.loaded.run.scorers != _loaded(before, (), {}, ()).run.scorers
-        self._scorers = _scorers(before, self.loaded, functions, anew=anew)
+        with services_at(given_addresses(self.loaded.run)):  # none is started here
+            self._scorers = _scorers(before, self.loaded, functions, anew=anew)
+            self._models = scorer_models(self._scorers, self.loaded.run, self._redactor)
         self._together = [scorer.name for scorer in self._scorers if isinstance(scorer, GroupScorer)]
         self._alone = [scorer.name for scorer in self._scorers if scorer.name not in self._together]
-        self._models = scorer_models(self._scorers, self.loaded.run, self._redactor)
         grading = grading_of(self._scorers, self._models)
         if grading is None:
             raise UsageError(f"{path} is graded by no scorers; name some with --scorer")

@@ -7,6 +7,7 @@ quote a key back in an error, or in a reply.
 from __future__ import annotations
 
 import os
+import re
 
 import msgspec
 
@@ -15,6 +16,12 @@ from windrow.records import Json
 
 MASK = "[redacted]"
 MIN_SECRET_CHARS = 8  # a placeholder such as "none" or "EMPTY" is no secret, and would mask ordinary words
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
+
+
+def is_secret(variable: str) -> bool:
+    """Whether an environment variable of this name holds a secret, as far as a name tells."""
+    return _SECRET.search(variable) is not None
 
 
 class Redactor:
@@ -26,6 +33,11 @@ class Redactor:
         if len(secret) >= MIN_SECRET_CHARS and secret not in self._forms:
             self._forms += sorted({secret, _escaped(secret).decode(), secret.replace("/", "\\/")})
             self._bytes = [_escaped(form) for form in self._forms]
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Every text that is taken out, for a process that writes for itself."""
+        return tuple(self._forms)
 
     def text(self, text: str) -> str:
         for form in self._forms:

@@ -23,7 +23,13 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "policy.local.": LocalConfig,
     "limits.": LimitsConfig,
 }
-OTHERS = {"--help", "--debug", "--version", "--randomly-seed"}  # of every command, and of pytest
+OTHERS = {
+    "--help",
+    "--debug",
+    "--version",
+    "--randomly-seed",
+    "--port",
+}  # of every command, pytest, a service
 
 
 def test_the_command_reference_is_up_to_date() -> None:

@@ -150,6 +150,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--agent-concurrency", action="append", metavar="NAME=N", help="of one agent; repeats")
     group.add_argument("--workers", type=int, metavar="N", help="processes that share the episodes (1)")
+    group.add_argument(
+        "--no-serve",
+        "--no-services",
+        dest="serve",
+        action="store_false",
+        default=None,
+        help="start no `services`: they run already",
+    )
     group.add_argument("--retries", type=int, metavar="N", help="new attempts of a failed rollout (1)")
     group.add_argument(
         "--min-group",

@@ -63,6 +63,8 @@ def frame(progress: Progress, speed: Speed) -> Frame:
     """What is being done now."""
     if progress.phase == "grading":
         return Frame(status=f"grading {progress.graded:,} of {progress.to_grade:,} from earlier calls")
+    if progress.phase == "serving":
+        return Frame(status=f"waiting for service {', '.join(progress.waiting_for)}")
     if progress.phase == "opening":
         return Frame(status="waiting for the policy")
     if progress.phase == "aggregating":

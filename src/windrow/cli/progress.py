@@ -79,7 +79,12 @@ class Display:
             self.say("nobody reads standard output any more; the run goes on without it")
 
     def on_progress(self, progress: Progress) -> None:
+        if progress.phase == "serving":
+            self._speed = Speed()  # the wait for services is not the rollouts'
         if self._quiet or self._region is not None:
+            return
+        if progress.phase == "serving":
+            self.status(_line(frame(progress, self._speed)) if progress.waiting_for else None)
             return
         if progress.phase == "grading":
             share = percent(progress.graded, progress.to_grade)

@@ -1,8 +1,8 @@
 """One typed run configuration: YAML files first, then flags and `--set a.b=c`, each value with where it came from.
 
 Nothing is ignored: an unknown key, a wrong type or a value out of range is an error that names the key, the file and
-line (or the flag), and the nearest right name. `${VAR}` stands for an environment variable; it is expanded when the
-value is used and never written to a file.
+line (or the flag), and the nearest right name. `${VAR}` stands for an environment variable, `${service.NAME.url}` for
+where a service runs; both are expanded when the value is used and never written to a file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from windrow.config.sections import (
     RunConfig,
     Sampling,
     ScorerConfig,
+    ServiceConfig,
     TasksConfig,
     ToolConfig,
     as_tree,
 )
-from windrow.config.variables import expand
+from windrow.config.variables import expand, services_at, services_in
 
 __all__ = [
     "RunConfig",
@@ -39,6 +40,7 @@ __all__ = [
     "EnvConfig",
     "AgentConfig",
     "ScorerConfig",
+    "ServiceConfig",
     "McpConfig",
     "ToolConfig",
     "LimitsConfig",
@@ -49,6 +51,8 @@ __all__ = [
     "load_config",
     "as_tree",
     "expand",
+    "services_at",
+    "services_in",
     "nearest",
     "parse_scorer",
     "parse_tool",

@@ -21,6 +21,7 @@ from windrow.config.sections import (
     RunConfig,
     Sampling,
     ScorerConfig,
+    ServiceConfig,
     TasksConfig,
     ToolConfig,
 )
@@ -63,6 +64,7 @@ def _section_type(section: str) -> type[msgspec.Struct]:
         "limits": LimitsConfig,
         "budget": BudgetConfig,
         "prices": Price,
+        "services": ServiceConfig,
         "tools": ToolConfig,
         "tools.mcp": McpConfig,
     }

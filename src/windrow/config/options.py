@@ -57,6 +57,7 @@ OPTIONS: dict[str, str] = {
     "env_concurrency": "env_concurrency",
     "agent_concurrency": "agent_concurrency",
     "workers": "workers",
+    "serve": "serve",
     "retries": "retries",
     "min_group": "min_group",
     "max_failure_rate": "max_failure_rate",

@@ -124,6 +124,21 @@ class ToolConfig(_Section, frozen=True):
     start_timeout_s: Seconds = 60.0
 
 
+class ServiceConfig(_Section, frozen=True):
+    """A server that the run needs: a command that is started for it, or the `url` of one that runs already."""
+
+    command: str | list[str] = []
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    port: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=65535)] = "auto"
+    url: str | None = None
+    health: str | None = None  # None: it is up once its port takes connections
+    needs: list[str] = []
+    ready_timeout_s: Seconds = 300.0
+    stop_timeout_s: Seconds = 10.0
+    log: str | None = None
+
+
 class LimitsConfig(_Section, frozen=True):
     max_turns: Positive = 50
     max_episode_tokens: Positive | None = None
@@ -176,6 +191,8 @@ class RunConfig(_Section, frozen=True):
     env_concurrency: dict[str, Positive] = {}  # of it, by environment
     agent_concurrency: dict[str, Positive] = {}
     workers: Positive = 1
+    services: dict[str, ServiceConfig] = {}  # by name
+    serve: bool = True  # start them; they run already otherwise
     retries: NotNegative = 1
     max_failure_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     budget: BudgetConfig = BudgetConfig()

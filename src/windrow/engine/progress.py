@@ -9,7 +9,7 @@ import msgspec
 
 from windrow.records import Rollout
 
-Phase = Literal["opening", "grading", "running", "aggregating"]
+Phase = Literal["serving", "opening", "grading", "running", "aggregating"]
 
 
 class Progress(msgspec.Struct):
@@ -34,6 +34,7 @@ class Progress(msgspec.Struct):
     to_grade: int = 0
     graded: int = 0
     phase: Phase = "opening"
+    waiting_for: tuple[str, ...] = ()  # services that are not up yet
 
     def count(self, rollouts: Sequence[Rollout], *, settled: bool) -> None:
         """An attempt is committed. It is counted once, however many seats it has; what they cost and got, for each."""

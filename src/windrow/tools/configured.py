@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from windrow.config import RunConfig, ToolConfig, expand
+from windrow.config import McpConfig, RunConfig, ToolConfig, expand, services_in
 from windrow.errors import UsageError
 from windrow.naming import import_extra, resolve
-from windrow.secrets import Redactor
+from windrow.secrets import Redactor, is_secret
 from windrow.tools.base import Tool
 from windrow.tools.filters import ToolFilter
 from windrow.tools.functions import as_tool
 from windrow.tools.toolbox import FunctionTools, Toolbox, ToolSource
-
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
 
 
 def named_tools(configs: Sequence[ToolConfig]) -> list[Tool]:
@@ -50,13 +47,19 @@ def _mcp(config: ToolConfig, where: str, redactor: Redactor) -> ToolSource:
         raise UsageError(f"{where}.mcp: give one of 'command' and 'url'")
     env = expand(config.mcp.env, where=f"{where}.mcp.env")
     for name, value in env.items():
-        if _SECRET.search(name):
+        if is_secret(name):
             redactor.add(value)
     server = McpServer(
         command=tuple(expand(config.mcp.command, where=f"{where}.mcp.command")),
         env=env,
         cwd=expand(config.mcp.cwd, where=f"{where}.mcp.cwd"),
         url=expand(config.mcp.url, where=f"{where}.mcp.url"),
-        name=config.name,
+        name=config.name or _written(config.mcp),
     )
     return McpTools(server, shared=config.session == "shared", start_timeout_s=config.start_timeout_s)
+
+
+def _written(server: McpConfig) -> str | None:
+    """How a server is told from others where its command or URL holds the address of a service, which changes."""
+    written = " ".join(server.command) or server.url
+    return written if services_in(written) else None

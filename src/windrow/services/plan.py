@@ -1,0 +1,172 @@
+"""From `services:` to what is started: each with its address, and its command, environment and health URL spelt out.
+
+Nothing is started here: whatever can be refused is refused before. An address is volatile: it is in no fingerprint and
+no id, since values that hold it are fingerprinted as they are written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from windrow.config import RunConfig, ServiceConfig, expand, nearest, services_at, services_in
+from windrow.errors import UsageError
+from windrow.secrets import Redactor, is_secret
+from windrow.services.ports import HOST, Port, free_port
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_PORT = re.compile(r"\$\{PORT\}|\{port\}")
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """One service; without a command it runs already. `health` None: it is up once its port takes connections."""
+
+    name: str
+    url: str
+    health: str | None
+    needs: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    cwd: str | None = None
+    environment: dict[str, str] = {}
+    ready_timeout_s: float
+    stop_timeout_s: float
+    log: Path | None
+    held: Port | None = None  # the port that was chosen for it, until the run is over
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.release()
+
+
+def addresses(services: Iterable[Service]) -> dict[str, str]:
+    return {service.name: service.url for service in services}
+
+
+def given_addresses(run: RunConfig) -> dict[str, str]:
+    """Where services run that nobody starts now: those whose address is written in the configuration."""
+    known = {name: _given(name, config) for name, config in run.services.items()}
+    return {name: url for name, url in known.items() if url is not None}
+
+
+def plan_services(run: RunConfig, redactor: Redactor) -> tuple[Service, ...]:
+    """The run's services; each comes after those that it needs. Secrets in their environments are known from now on."""
+    for name, value in os.environ.items():
+        if run.services and is_secret(name):
+            redactor.add(value)
+    order = _order(run.services)
+    held: dict[str, Port] = {}
+    urls: dict[str, str] = {}
+    for name in order:
+        config = run.services[name]
+        url = _given(name, config)
+        if url is None and not run.serve:
+            raise UsageError(
+                f"services.{name}: --no-serve starts none, so say where it runs: --set services.{name}.url=http://HOST:PORT"
+            )
+        if config.url is None and not config.command:
+            raise UsageError(f"services.{name}: give a `command` that starts it, or the `url` where it runs")
+        if url is None:
+            held[name] = free_port()
+            url = f"http://{HOST}:{held[name].number}"
+        urls[name] = url
+    _check_ports(urls)
+    with services_at(urls):
+        return tuple(
+            _service(name, run.services[name], urls[name], held.get(name), redactor, serve=run.serve)
+            for name in order
+        )
+
+
+def _given(name: str, config: ServiceConfig) -> str | None:
+    """The address that is written in the configuration, if one is."""
+    if config.url is not None:
+        where = f"services.{name}.url"
+        url = expand(config.url, where=where).rstrip("/")
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise UsageError(f"{where}: expected a URL such as http://127.0.0.1:8000, found {url!r}")
+        return str(url)
+    return None if config.port == "auto" else f"http://{HOST}:{config.port}"
+
+
+def _service(
+    name: str, config: ServiceConfig, url: str, held: Port | None, redactor: Redactor, *, serve: bool
+) -> Service:
+    where = f"services.{name}"
+    port = str(urlsplit(url).port or "")
+
+    def spelt(value: str, key: str) -> str:
+        return str(expand(_PORT.sub(port, value), where=f"{where}.{key}"))
+
+    health = None if config.health is None else spelt(config.health, "health")
+    if health is not None and not health.startswith(("http://", "https://")):
+        health = f"{url}/{health.lstrip('/')}"
+    running = config.url is not None or not serve
+    environment = {key: spelt(value, f"env.{key}") for key, value in config.env.items()}
+    for key, value in environment.items():
+        if is_secret(key):
+            redactor.add(value)
+    return Service(
+        name=name,
+        url=url,
+        health=health,
+        needs=tuple(sorted(_needs(config))),
+        command=() if running else tuple(spelt(part, "command") for part in _command(where, config)),
+        cwd=None if config.cwd is None else spelt(config.cwd, "cwd"),
+        environment={"PORT": port, **environment},
+        ready_timeout_s=config.ready_timeout_s,
+        stop_timeout_s=config.stop_timeout_s,
+        log=None if config.log is None else Path(spelt(config.log, "log")),
+        held=held,
+    )
+
+
+def _command(where: str, config: ServiceConfig) -> list[str]:
+    """The command in words; variables are expanded later, so that what they hold stays one word."""
+    if isinstance(config.command, list):
+        return config.command
+    try:
+        return shlex.split(config.command)
+    except ValueError as problem:
+        raise UsageError(f"{where}.command: not a command: {problem}") from None
+
+
+def _needs(config: ServiceConfig) -> set[str]:
+    """What is named, and whose address is used."""
+    command = config.command if isinstance(config.command, list) else [config.command]
+    return {*config.needs, *services_in([*command, *config.env.values()])}
+
+
+def _order(services: Mapping[str, ServiceConfig]) -> list[str]:
+    """The names, each after those that it needs."""
+    for name, config in services.items():
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"services: {name!r} is not a name: letters, digits, - and _")
+        for needed in _needs(config) - services.keys():
+            raise UsageError(
+                f"services.{name}: it needs {needed!r}, which is no service{nearest(needed, services)}"
+            )
+    try:
+        return list(
+            TopologicalSorter({name: _needs(config) for name, config in services.items()}).static_order()
+        )
+    except CycleError as problem:
+        raise UsageError(
+            f"services: they need each other in a circle: {' → '.join(problem.args[1])}"
+        ) from None
+
+
+def _check_ports(urls: Mapping[str, str]) -> None:
+    taken: dict[str, str] = {}
+    for name, url in urls.items():
+        if url in taken:
+            raise UsageError(
+                f"services {taken[url]!r} and {name!r} would both be at {url}; leave out a `port`"
+            )
+        taken[url] = name

@@ -1,0 +1,89 @@
+"""Ports for services: free ones, and no two runs of this machine are given the same.
+
+A port is known before its service is started, and a model may load for minutes before it listens. Until then the port
+is kept by a file lock, which ends with the process, and lies outside the range from which the system gives ports to
+whoever asks for any.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+
+from windrow.errors import ServiceError
+
+HOST = "127.0.0.1"
+LOWEST = 10_000
+EPHEMERAL = 32_768  # the first that systems give to whoever asks for any, unless told otherwise
+TRIES = 1_000
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+class Port:
+    """A port that is this run's until it is released."""
+
+    def __init__(self, number: int, descriptor: int) -> None:
+        self.number = number
+        self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing alone leaves it to what an env has forked
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def free_port() -> Port:
+    """A port on which nobody listens and which no other run holds."""
+    highest = _first_ephemeral()
+    for _ in range(TRIES):
+        number = random.randrange(LOWEST, highest)
+        if (port := _hold(number)) is None:
+            continue
+        if is_free(number):
+            return port
+        port.release()
+    raise ServiceError(
+        f"found no free port from {LOWEST} to {highest - 1}; give services a `port` of their own"
+    )
+
+
+def is_free(number: int) -> bool:
+    """Whether a service could listen there."""
+    with socket.socket() as probe:
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as servers do: old connections do not count
+        try:
+            probe.bind((HOST, number))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
+def _hold(number: int) -> Port | None:
+    places = Path(tempfile.gettempdir()) / f"windrow-ports-{os.getuid()}"
+    places.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(places / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return Port(number, descriptor)
+
+
+def _first_ephemeral() -> int:
+    try:
+        first = int(_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return EPHEMERAL
+    return first if first > LOWEST + TRIES else EPHEMERAL

@@ -1,0 +1,175 @@
+"""One service, seen from the run: its supervisor, whether it answers, how it ended, and the last it said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from windrow.errors import ServiceError
+from windrow.policies.http import aiohttp
+from windrow.secrets import Redactor
+from windrow.services import supervisor
+from windrow.services.plan import Service
+from windrow.services.ports import is_free
+
+ASK_AGAIN_S = 0.1
+ANSWER_S = 5.0  # for one question after its health
+LEAVE_S = 5.0  # for a supervisor, after its service's own time
+TAIL_LINES = 20
+TAIL_BYTES = 16_384
+
+
+class Process:
+    """A service, started here or running already. `log` is where its output goes."""
+
+    def __init__(self, service: Service, log: Path, redactor: Redactor) -> None:
+        self.service = service
+        self.log = log
+        self.ended: str | None = None  # how, once it has: `exit 1`, `SIGKILL`
+        self._gone = asyncio.Event()
+        self._redactor = redactor
+        self._said_before = 0  # bytes in the log, of earlier calls
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Return once its process is there; one that runs already is left alone."""
+        if not self.service.command:
+            return
+        port = urlsplit(self.service.url).port
+        if port is not None and not is_free(port):
+            raise self._error(
+                f"cannot be started: port {port} is taken; `port: auto` finds a free one, and --no-serve uses what runs there"
+            )
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._said_before = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-I", supervisor.__file__),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C on the terminal is for the run
+            )
+        order = {
+            "command": self.service.command,
+            "cwd": self.service.cwd,
+            "environment": self.service.environment,
+            "log": str(self.log),
+            "secrets": self._redactor.forms,
+            "stop_timeout_s": self.service.stop_timeout_s,
+            "parent": os.getpid(),
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(ConnectionError):  # then it says why, or nothing
+            self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+            await self._process.stdin.drain()
+        said = (await self._process.stdout.readline()).decode(errors="replace").strip()
+        if said != "started":
+            raise self._error(f"cannot be started: {said.removeprefix('failed ') or 'its supervisor ended'}")
+        self._watch = asyncio.create_task(self._listen(self._process.stdout))
+
+    async def wait_until_ready(self) -> None:
+        """Return once it answers; an error when it ends before, or does not in its time."""
+        problem = "it was not asked yet"
+        try:
+            async with asyncio.timeout(self.service.ready_timeout_s):
+                async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session:
+                    while (found := await self._problem(session)) is not None or self._gone.is_set():
+                        problem = found or problem
+                        if self._gone.is_set():
+                            raise self.died()
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(self._gone.wait(), ASK_AGAIN_S)
+        except TimeoutError:
+            raise self._error(
+                f"did not get ready in {self.service.ready_timeout_s:g} seconds (ready_timeout_s): {problem}"
+            ) from None
+
+    async def gone(self) -> None:
+        """Return when its process has ended; never, where it was not started here."""
+        await self._gone.wait()
+
+    def died(self) -> ServiceError:
+        return self._error(f"died ({self.ended})")
+
+    async def stop(self) -> None:
+        """End it and whatever it has started, and return when that is gone."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # the supervisor takes it from here
+        try:
+            async with asyncio.timeout(self.service.stop_timeout_s + LEAVE_S):
+                await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        if self._watch is not None:
+            await self._watch
+
+    async def _listen(self, output: asyncio.StreamReader) -> None:
+        async for line in output:
+            word, _, code = line.decode().strip().partition(" ")
+            if word == "exited":
+                self.ended = _how(int(code))
+                self._gone.set()
+        if self.ended is None:
+            self.ended = "its supervisor was killed"
+            self._gone.set()
+
+    async def _problem(self, session: aiohttp.ClientSession) -> str | None:
+        """Why it is not up yet; None when it is."""
+        if self.service.health is None:
+            parts = urlsplit(self.service.url)
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    _, writer = await asyncio.open_connection(
+                        parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+                    )
+            except (OSError, TimeoutError):
+                return f"nothing listens at {self.service.url}"
+            writer.close()
+            return None
+        try:
+            async with session.get(self.service.health) as answer:
+                return None if answer.ok else f"{self.service.health} answers {answer.status}"
+        except TimeoutError:
+            return f"{self.service.health} did not answer in {ANSWER_S:g} seconds"
+        except (aiohttp.ClientError, OSError, ValueError) as problem:
+            return f"{self.service.health}: {problem}"
+
+    def _error(self, what: str) -> ServiceError:
+        tail = self._tail()
+        said = f". The last lines of {self.log}:\n{tail}" if tail else ""
+        return ServiceError(self._redactor.text(f"service {self.service.name!r} {what}{said}"))
+
+    def _tail(self) -> str:
+        """The last that it said in this call."""
+        try:
+            with self.log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._said_before, size - TAIL_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,103 @@
+"""The services of one call: up before its first rollout, watched meanwhile, gone at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from windrow.engine.cancel import is_cancelled
+from windrow.engine.control import Control
+from windrow.engine.run import first_of
+from windrow.errors import ServiceError, WindrowError
+from windrow.secrets import Redactor
+from windrow.services.plan import Service
+from windrow.services.process import Process
+
+Waiting = Callable[[Sequence[str]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(
+    services: Sequence[Service], logs: Path, *, control: Control, redactor: Redactor, waiting: Waiting
+) -> AsyncIterator[None]:
+    """Inside, every service answers, or `control` has stopped the run first. Outside, none of them is left.
+
+    One that dies meanwhile cancels the run, and is the error that comes out. `waiting` is told which ones are not up yet.
+    """
+    serve = _Serving(services, logs, control, redactor, waiting)
+    try:
+        await serve.raise_up()
+        yield
+    except WindrowError as problem:
+        raise serve.death or problem from None
+    finally:
+        await serve.end()
+    if serve.death is not None:
+        raise serve.death
+
+
+class _Serving:
+    def __init__(
+        self, services: Sequence[Service], logs: Path, control: Control, redactor: Redactor, waiting: Waiting
+    ) -> None:
+        self.death: ServiceError | None = None
+        self._control = control
+        self._waiting = waiting
+        self._processes = [
+            Process(service, service.log or logs / f"{service.name}.log", redactor) for service in services
+        ]
+        self._ready = {service.name: asyncio.Event() for service in services}
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def raise_up(self) -> None:
+        """Start each once those that it needs are up; return when all are, or when the run is stopped."""
+        raising = asyncio.ensure_future(self._raise_all())
+        self._control.listen(partial(_cancel, raising))
+        if self._control.stopping:
+            raising.cancel()
+        try:
+            await raising
+        except asyncio.CancelledError as problem:
+            if is_cancelled(problem):
+                raise
+
+    async def end(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*(process.stop() for process in self._processes))
+
+    async def _raise_all(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for process in self._processes:
+                    group.create_task(self._raise(process))
+        except* WindrowError as problems:
+            raise first_of(problems) from None
+
+    async def _raise(self, process: Process) -> None:
+        for needed in process.service.needs:
+            await self._ready[needed].wait()
+        await process.start()
+        await self._tell()
+        await process.wait_until_ready()
+        self._watching.append(asyncio.create_task(self._watch(process)))
+        self._ready[process.service.name].set()
+        await self._tell()
+
+    async def _tell(self) -> None:
+        await self._waiting([name for name, ready in self._ready.items() if not ready.is_set()])
+
+    async def _watch(self, process: Process) -> None:
+        await process.gone()
+        if self.death is None:
+            self.death = ServiceError(
+                f"{process.died()}\nWhat is recorded is safe, and the same command goes on from there"
+            )
+            self._control.cancel(f"service {process.service.name!r} died ({process.ended})")
+
+
+def _cancel(task: asyncio.Future[None]) -> None:
+    task.cancel()

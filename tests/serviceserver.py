@@ -1,0 +1,105 @@
+"""Servers for `services:`, each with a child and a grandchild that has gone its own way.
+
+`python -m tests.serviceserver HOW PORT NOTES`: in the directory NOTES it writes HOW.pids, a process a line, and does as files
+there tell it: nothing answers while `closed` is there, and completions wait while `hold` is. `model` answers 42, with the
+sum of a tool where it is given one; `world` is an environment; `sick` listens and is never healthy; `broken` ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.serving import ModelServer
+
+LOOK_AGAIN_S = 0.01
+
+
+def leave_processes(notes: Path, how: str) -> None:
+    """Start a child, and one that outlives its parent in a session of its own; write down who they are."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = subprocess.Popen(sleep)
+    started = f"subprocess.Popen({sleep!r}, start_new_session=True, stdout=subprocess.DEVNULL)"
+    parent = [sys.executable, "-c", f"import subprocess; print({started}.pid)"]
+    grandchild = subprocess.run(parent, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    with (notes / f"{how}.pids").open("a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n{child.pid}\n{grandchild}\n")
+
+
+def reply(notes: Path) -> Any:
+    def answer(body: dict[str, Any], n: int) -> Any:
+        (notes / "asked").touch()
+        while (notes / "hold").exists():
+            time.sleep(LOOK_AGAIN_S)
+        if not body.get("tools") or body["messages"][-1]["role"] == "tool":
+            return "42"
+        call = {"name": "add", "arguments": json.dumps({"a": 19, "b": 23})}
+        message = {"role": "assistant", "content": None}
+        message["tool_calls"] = [{"id": f"call-{n}", "type": "function", "function": call}]
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        return {"id": f"chatcmpl-{n}", "object": "chat.completion", "model": "stub", "choices": [choice]}
+
+    return answer
+
+
+async def world(port: int) -> None:
+    """An environment over HTTP: `POST /reset` has the prompt, `POST /step` the reward."""
+
+    async def reset(request: web.Request) -> web.Response:
+        task = await request.json()
+        return web.json_response({"prompt": f"{task['prompt']} Use your tools."})
+
+    async def step(request: web.Request) -> web.Response:
+        return web.json_response({"reward": float((await request.json())["reply"] == "42")})
+
+    async def health(request: web.Request) -> web.Response:
+        return web.json_response({"model": os.environ["MODEL"]})
+
+    app = web.Application()
+    app.add_routes([web.post("/reset", reset), web.post("/step", step), web.get("/health", health)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await asyncio.Event().wait()
+
+
+async def sick(port: int) -> None:
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.add_routes([web.get("/health", health)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await asyncio.Event().wait()
+
+
+def main(how: str, port: str, where: str) -> None:
+    notes = Path(where)
+    print(f"{how} is loading with {os.environ.get('SECRET_TOKEN', 'no token')}", flush=True)
+    if how == "broken":
+        sys.exit("out of memory: no such weights")
+    leave_processes(notes, how)
+    if (notes / "stubborn").exists():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while (notes / "closed").exists():
+        time.sleep(LOOK_AGAIN_S)
+    if how == "model":
+        with ModelServer(reply(notes), port=int(port), api_key=os.environ.get("MODEL_KEY")):
+            while True:
+                time.sleep(600)
+    asyncio.run({"world": world, "sick": sick}[how](int(port)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
