@@ -149,3 +149,9 @@ def test_secrets_of_services_are_kept_out_of_run_json(tmp_path: Path) -> None:
         tmp_path, {"services": {"model": service}, "policy": {"base_url": "${service.model.url}/v1"}}
     )
     assert run.redactor.text("a-key-of-ours fast-and-loose") == "[redacted] fast-and-loose"
+
+
+@pytest.mark.parametrize("name", ["", "/math"])
+def test_a_head_server_of_nemo_gym_may_be_a_service(name: str) -> None:
+    agent = load_config((), {"agent": "nemo-gym:${service.head.url}" + name}).run.agent
+    assert agent.settings == {"head": "${service.head.url}", **({"agent": "math"} if name else {})}

@@ -68,6 +68,7 @@ OPTIONS: dict[str, str] = {
     "lock": "lock",
 }
 
+_HEAD = re.compile(r"((?:\w+://)?(?:\$\{[^}]*\}|[^/])*)(.*)", re.S)  # an address, and a name after a slash
 NEMO_GYM = "nemo-gym"  # whose agents and scorer are named with the address of a head server
 AGENT_ENVS = {NEMO_GYM: NEMO_GYM}  # agents that play in one environment only, which need not be named then
 _LISTS = ("scorers", "tools", "allow_tools", "deny_tools")  # a flag adds one of them, and is spelled so
@@ -96,13 +97,10 @@ def parse_agent(text: str) -> dict[str, Any]:
     kind, _, address = text.partition(":")
     if kind != NEMO_GYM or not address:
         return {"name": text}
-    scheme, slashes, rest = address.partition("://")
-    host, _, agent = rest.partition("/")
-    head = f"{scheme}{slashes}{host}"
-    return {
-        "name": kind,
-        "settings": {"head": head, **({"agent": agent.strip("/")} if agent.strip("/") else {})},
-    }
+    found = _HEAD.fullmatch(address)
+    assert found is not None
+    head, agent = found[1], found[2].strip("/")
+    return {"name": kind, "settings": {"head": head, **({"agent": agent} if agent else {})}}
 
 
 def parse_tool(text: str) -> dict[str, Any]:
