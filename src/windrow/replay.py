@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from windrow.agents import find_agent
 from windrow.config import (
     AgentConfig,
     EnvConfig,
@@ -29,6 +30,7 @@ from windrow.envs.seating import opponent, own_settings
 from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request
 from windrow.policies.base import ANY_SAMPLING
+from windrow.policies.remote import REMOTE
 from windrow.prepare import Prepared, prepare
 from windrow.records import Grading, Json, Message, Rollout, Turn
 from windrow.store.directory import Fingerprint
@@ -71,6 +73,7 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
         raise UsageError(f"rollout {rollout.id} was recorded without its messages (capture: none)")
     with RunReader(run) as reader:
         manifest = reader.manifest
+        _refuse_played_elsewhere(manifest.config, rollout)
         gradings = reader.gradings()
         seats = [_without(seat, gradings.of(seat.key)) for seat in seats]
     world = _prepared(manifest.config, manifest.grading, rollout, seats).world
@@ -100,6 +103,14 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
             for difference in _differences(old, new, judges, tuple(world.models))
         )
     return Replay(rollout, replayed[rollout.seat or 0], tuple(found))
+
+
+def _refuse_played_elsewhere(config: Mapping[str, Json], rollout: Rollout) -> None:
+    agent = (config.get("agent") or {}).get("name", "chat")
+    if rollout.policy.model == REMOTE and find_agent(agent).plays_itself:
+        raise UsageError(
+            f"rollout {rollout.id} was played by agent {rollout.agent!r} elsewhere: there is nothing here to play it again"
+        )
 
 
 def _seats(run: str | Path, rollout: Rollout) -> list[Rollout]:

@@ -33,6 +33,7 @@ from windrow.cli.main import main
 from windrow.contexts import prompt_ids
 from windrow.errors import EndpointError, UsageError
 from windrow.records import ErrorRecord
+from windrow.replay import replay
 from windrow.tokens.sequences import training_sequences
 
 
@@ -227,6 +228,21 @@ async def test_an_agent_that_was_started_anew_elsewhere_is_found_again(gym: Call
     assert [(one.status, one.attempt) for one in rollouts] == [("completed", 1), ("completed", 1)]
 
 
+async def test_an_agent_that_nobody_knows_costs_its_rows_and_is_found_once_it_is_there(
+    gym: Callable[..., Gym],
+) -> None:
+    server = gym()
+    rows = [row("a"), row("b", "code")]
+    rollouts = await played(server, rows, out="run", retries=0)
+    [error] = [error_of(one) for one in rollouts if one.status == "failed"]
+    assert (error.owner, error.kind, error.retryable) == ("infra", "unknown_agent", True)
+    assert "knows no agent 'code' (it knows: math)" in error.message
+    server.agents["code"] = right
+    server.start("code")
+    [later] = await played(server, rows, out="run", retries=0)
+    assert (later.agent, later.status, later.attempt) == ("code", "completed", 2)
+
+
 async def test_a_connection_that_nobody_takes_is_tried_again_and_then_given_up(
     gym: Callable[..., Gym],
 ) -> None:
@@ -316,6 +332,12 @@ async def test_an_incomplete_response_is_truncated_and_keeps_its_reward(
     cut = {"incomplete_details": {"reason": reason}}
     rollout = await played_once(gym(lambda sent, n: answer(sent, "4 is", response=cut, reward=0.0)))
     assert (rollout.status, rollout.stop, rollout.reward) == (status, stop, 0.0)
+
+
+async def test_what_was_played_elsewhere_is_not_replayed_here(gym: Callable[..., Gym]) -> None:
+    rollout = await played_once(gym(), out="run")
+    with pytest.raises(UsageError, match="was played by agent 'math' elsewhere"):
+        await replay("run", rollout)
 
 
 # -- how it fails

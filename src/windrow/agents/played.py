@@ -8,7 +8,7 @@ import msgspec
 
 from windrow.errors import WindrowError
 from windrow.policies import Completion
-from windrow.records import Capture, Json, Message, Stop
+from windrow.records import Json, Message, Stop
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,6 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     sample: int
     sampling: Mapping[str, Json]
-    capture: Capture
     retries: int
     backoff_s: float
 

@@ -180,7 +180,6 @@ class EpisodeSession:
             attempt=self._slot.attempt,
             sample=self._slot.sample,
             sampling=dict(self._sampling),
-            capture=self._recorder.capture,
             retries=self._model.call_retries,
             backoff_s=self._model.backoff_s,
         )

@@ -105,10 +105,12 @@ class NemoGymAgent(Agent):
             await self._servers.again(asked)  # it may have been started anew, elsewhere
             asked = self._servers.asked
 
+        if not self._servers.knows(name):
+            await refused()
         answer = await connected(
             send, retries=dispatch.retries, backoff_s=dispatch.backoff_s, refused=refused
         )
-        session.record(played_of(answer, task, session.messages))
+        session.record(played_of(answer, task, session.messages, agent=name))
 
 
 def sent_row(

@@ -15,7 +15,7 @@ import msgspec
 from windrow.agents import Piece, Played
 from windrow.bridges.nemo_gym.items import read_output
 from windrow.bridges.nemo_gym.results import LENGTH, REWARD, STATE, Result, read_result, with_answer
-from windrow.bridges.nemo_gym.rows import NO_PERSIST
+from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, NO_PERSIST, agent_of
 from windrow.engine.elsewhere import record_pieces
 from windrow.engine.recorder import Recorder
 from windrow.errors import EnvError, WindrowError
@@ -25,16 +25,16 @@ from windrow.tasks.plan import Slot
 
 JUDGE_FAILED = "judge_failed"
 NEVER_JUDGED = "judge_error"  # in the state: what the judge failed with
+PLAYED_BY = "agent"
 _STOPS: dict[str, Stop] = {LENGTH: "length", "max_tool_calls": "max_tool_calls"}
 
 
-def played_of(answer: Mapping[str, Json], task: Task, opening: Sequence[Message]) -> Played:
+def played_of(answer: Mapping[str, Json], task: Task, opening: Sequence[Message], *, agent: str) -> Played:
     """The episode of this task, which opened with these messages, by what the agent answered."""
     said: dict[str, Json] = {key: finite(value) for key, value in answer.items()}
     if answer.get(NO_PERSIST) is True:
         return Played(interrupted=True, pieces=_readable(said))
-    failure_is_claimed = "_ng_failure_class" in answer
-    if not failure_is_claimed and not is_reward(answer.get(REWARD)):
+    if FAILURE_CLASS not in answer and not is_reward(answer.get(REWARD)):
         return _unread(said, f"its reward is {answer.get(REWARD)!r:.80}, not a finite number", "bad_reward")
     try:
         result = read_result(said, task.data or {})
@@ -45,6 +45,8 @@ def played_of(answer: Mapping[str, Json], task: Task, opening: Sequence[Message]
     if failure is not None and not (failure.kind == JUDGE_FAILED and isinstance(said.get("response"), dict)):
         error = _failed(result)
     kept: dict[str, Json] = _state(said, result, task, opening)
+    if agent_of(task.data or {}) is None:
+        kept[PLAYED_BY] = agent  # whoever verifies it again has to know
     if judged:
         kept[REWARD] = result.reward
     elif error is None and failure is not None:

@@ -27,6 +27,7 @@ HEAD_TIMEOUT_S = 20.0
 CONNECT_TIMEOUT_S = 20.0
 MAX_ANSWER_BYTES = 512 << 20  # a long episode with the ids of every prompt
 SHOWN_CHARS = 2_000
+ANYWHERE = (None, "", "0.0.0.0", "::")  # where a server listens, not where it is
 TRANSIENT_STATUSES = frozenset({408, 409, 429})
 NOT_THERE = frozenset({401, 403, 404})  # it may be another server, which is not the row's fault
 
@@ -38,7 +39,10 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Servers:
-    """The servers that a head server knows, asked once and again when one is not where it was."""
+    """The servers that a head server knows, asked once and again when one is not where it was.
+
+    What the head server says of their configuration holds their keys: it is looked at and never shown.
+    """
 
     def __init__(self, head: str) -> None:
         self.head = head.rstrip("/")
@@ -67,12 +71,15 @@ class Servers:
     def asked(self) -> int:
         return self._asked
 
+    def knows(self, name: str) -> bool:
+        """Whether there is an agent of this name."""
+        return name in self._known and self._known[name].kind == AGENTS
+
     def agent(self, name: str) -> Server:
-        server = self._known.get(name)
-        if server is None or server.kind != AGENTS:
+        if not self.knows(name):
             known = ", ".join(sorted(n for n, s in self._known.items() if s.kind == AGENTS)) or "none"
             raise InfraError(f"{self.head} knows no agent {name!r} (it knows: {known})", kind="unknown_agent")
-        return server
+        return self._known[name]
 
     async def verifier(self, agent: str | None) -> Server:
         """The resources server that an agent has its episodes verified by; the only one, where there is one."""
@@ -115,7 +122,7 @@ class Servers:
         if not isinstance(found, dict):
             raise EndpointError(
                 f"{self.head} answers neither /server_instances nor /global_config_dict_yaml as a head server of NeMo Gym "
-                f"does (the last with {status}: {_shown(body)}). Is the address right?"
+                f"does (the last with status {status}). Is the address right?"
             )
         return found
 
@@ -212,7 +219,8 @@ def refusal(url: str, status: int, body: bytes) -> WindrowError:
 
 def _instance(entry: dict[str, Any], host: str) -> Server | None:
     name, kind, url = (entry.get(key) for key in ("process_name", "server_type", "url"))
-    if not isinstance(url, str) or not url:
+    where = urlsplit(url) if isinstance(url, str) else None
+    if where is None or where.hostname in ANYWHERE:
         url = _url(entry.get("host"), entry.get("port"), host)
     if not isinstance(name, str) or not isinstance(kind, str) or url is None:
         return None
@@ -242,8 +250,7 @@ def _first(section: Any, key: str | None) -> dict[str, Any]:
 def _url(host: Any, port: Any, head: str) -> str | None:
     if not isinstance(port, int | str) or not str(port).isdecimal():
         return None
-    anywhere = host in (None, "", "0.0.0.0", "::")  # where it listens, not where it is
-    return f"http://{head if anywhere else host}:{port}"
+    return f"http://{head if host in ANYWHERE else host}:{port}"
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow.bridges.nemo_gym.agent import check_address
-from windrow.bridges.nemo_gym.answers import NEVER_JUDGED, finite, is_reward
+from windrow.bridges.nemo_gym.answers import NEVER_JUDGED, PLAYED_BY, finite, is_reward
 from windrow.bridges.nemo_gym.client import Caller, Servers, connected
 from windrow.bridges.nemo_gym.results import REWARD, STATE, numbers_of, verifier_fields
 from windrow.bridges.nemo_gym.rows import TASK_INDEX, agent_of, split_row
@@ -66,7 +66,7 @@ class Verified(BaseScorer):
             return self._told(told)
         try:
             async with self._room:
-                return await self._verified(episode, unjudged=NEVER_JUDGED in told)
+                return await self._verified(episode, told)
         except ScorerError:
             raise
         except WindrowError as problem:
@@ -83,12 +83,12 @@ class Verified(BaseScorer):
             )
         raise ScorerError(f"no server has verified this episode; {again}", kind="not_verified")
 
-    async def _verified(self, episode: Episode, *, unjudged: bool) -> Verdict:
+    async def _verified(self, episode: Episode, told: Mapping[str, Json]) -> Verdict:
         caller = Caller()
         await caller.open()
         try:
-            url = await self._url(episode)
-            mode = STATELESS if unjudged else await self._mode(caller, url)
+            url = await self._url(agent_of(episode.task.data or {}) or told.get(PLAYED_BY))
+            mode = STATELESS if NEVER_JUDGED in told else await self._mode(caller, url)
             if mode != STATELESS and not self.settings.get("force"):
                 raise ScorerError(
                     f"{url}/reverify_mode says {mode!r}, not {STATELESS!r}: its verdict may need what only the episode had. "
@@ -118,13 +118,13 @@ class Verified(BaseScorer):
             lambda: caller.post(url, sent), retries=RETRIES, backoff_s=BACKOFF_S, refused=moved
         )
 
-    async def _url(self, episode: Episode) -> str:
+    async def _url(self, agent: str | None) -> str:
         if self._servers is None:
             return str(self.settings["url"]).rstrip("/")
         async with self._learning:
             if not self._servers.asked:
                 await self._servers.learn()
-            return (await self._servers.verifier(agent_of(episode.task.data or {}))).url
+            return (await self._servers.verifier(agent)).url
 
     async def _mode(self, caller: Caller, url: str) -> str:
         async with self._learning:
