@@ -8,7 +8,7 @@ A fenced block is what its first word says:
     ANY NAME            (`python my_scorers.py`, `jsonl tasks.jsonl`) a file of that name, made before what follows
 
 A command exits with 0, unless it ends in `# exit N`. In commands and scripts the address http://127.0.0.1:8000/v1 is a
-real server's, and ID is the first id of the run named before it. `make`, `git`, `pip` and `.` are not run.
+real server's, http://127.0.0.1:11000 is a head server of NeMo Gym, and ID is the first id of the run named before it. `make`, `git`, `pip` and `.` are not run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from tests.commands import PATIENCE_S
 ROOT = Path(__file__).parents[1]
 ADDRESS = "http://127.0.0.1:8000/v1"
 MODEL = "my-model"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HEAD = "http://127.0.0.1:11000"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.M | re.S)
 _NOT_RUN = ("git", "make", "pip", ".")
@@ -71,9 +72,10 @@ def as_pattern(text: str) -> re.Pattern[str]:
 class Desk:
     """A directory in which a page is followed, word for word, by someone who has the examples and an endpoint."""
 
-    def __init__(self, path: Path, url: str) -> None:
+    def __init__(self, path: Path, url: str, head: str = HEAD) -> None:
         self.path = path
         self._url = url
+        self._head = head
         shutil.copytree(ROOT / "examples", path / "examples")
         (path / "tasks.jsonl").write_text('{"prompt": "What is 6 times 7?", "answer": 42}\n')
 
@@ -94,7 +96,7 @@ class Desk:
         if shlex.split(command.line)[0] in _NOT_RUN:
             check_unrun(command.line)
             return
-        line = command.line.replace(ADDRESS, self._url)
+        line = command.line.replace(ADDRESS, self._url).replace(HEAD, self._head)
         done = self._run(["sh", "-c", re.sub(r"(\S+) ID\b", self._with_id, line)])
         assert done.returncode == command.code, f"$ {line}\n{done.stdout}"
         for shown in command.output:

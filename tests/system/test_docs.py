@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.commands import Project
 from tests.exact import ExactPolicy
+from tests.nemoserver import Gym, answer
 from tests.pages import MODEL, PAGES, ROOT, Block, Desk, blocks
 from tests.serving import ModelServer
 from tests.worlds import played, world
@@ -27,10 +28,16 @@ def server(stub: Callable[..., ModelServer]) -> ModelServer:
     return stub("The answer is 42.", models=[MODEL])
 
 
+@pytest.fixture
+def gym() -> Iterator[Gym]:
+    with Gym({"math_agent": lambda sent, n: answer(sent, "4")}) as made:
+        yield made
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page != FORMAT], ids=lambda page: page.stem)
-def test_what_a_page_tells_to_type_works(page: Path, tmp_path: Path, server: ModelServer) -> None:
+def test_what_a_page_tells_to_type_works(page: Path, tmp_path: Path, server: ModelServer, gym: Gym) -> None:
     pull(find_model(DEFAULT_MODEL))
-    desk = Desk(tmp_path, server.url)
+    desk = Desk(tmp_path, server.url, gym.head)
     for block in blocks(page):
         desk.follow(block)
 

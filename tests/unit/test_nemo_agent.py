@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.collecting import collected, until
+from tests.collecting import answering, collected, until
 from tests.nemoserver import (
     DIE,
     HANG,
@@ -556,6 +556,20 @@ async def test_a_verdict_that_is_none_is_a_grading_that_failed(
     found = await windrow.rescore(run, scorers=[f"nemo-gym:{server.head}"])
     assert (found.failed, found.active) == (1, False)
     assert [one.reward for one in windrow.load(run)] == [1.0]
+
+
+async def test_a_verifier_judges_what_a_policy_of_our_own_has_answered(gym: Callable[..., Gym]) -> None:
+    server = gym(
+        verify=lambda sent, n: {"reward": float(sent["response"]["output"][0]["content"][0]["text"])}
+    )
+    scorer = [f"nemo-gym:{server.head}"]
+    [rollout] = await collected(
+        [row("2 + 2?")], env="nemo-gym", policy=answering("4"), scorers=scorer, out="run"
+    )
+    assert (rollout.agent, rollout.grade, rollout.reward) == ("chat", "graded", 4.0)
+    assert (server.refused, len(server.rows)) == ([], 0)
+    with pytest.raises(UsageError, match="no server has verified this episode"):
+        await windrow.rescore("run", scorers=["nemo-gym"])
 
 
 # -- aggregating

@@ -94,7 +94,8 @@ FLAGS = ("temperature", "top_p", "max_tokens")  # of the sampling: named as flag
 
 def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in readme] == []
+    pages = [page.relative_to(ROOT).as_posix() for page in PAGES[1:]]
+    assert [page for page in pages if f"({page})" not in readme] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
