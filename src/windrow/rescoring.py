@@ -485,20 +485,32 @@ def _scorers(
     """The scorers that are named `anew`, and what the environment scores itself; or those of the active generation."""
     of = manifest.grading.of if manifest.grading else {}
     own = _own_env(loaded)
-    named = loaded.run.scorers or ()
+    named = [_where_played(config, loaded) for config in loaded.run.scorers or ()]
     entries = {entry["name"]: entry for entry in of.get("scorers") or ()}
     envs = {name: entry.get("env") or of.get("env") for name, entry in entries.items()}
     # a scorer that the run has stays that one
     made = [made_scorer(config, envs.get(config.name), own) for config in named] if anew else []
     for name, entry in entries.items():
         if not anew or (name == ENV_SCORER and all(scorer.name != ENV_SCORER for scorer in made)):
-            configured = (*named, *own.scorers(loaded.run.env.settings)) if not anew else ()
+            brought = (_where_played(config, loaded) for config in own.scorers(loaded.run.env.settings))
+            configured = (*named, *brought) if not anew else ()
             made.append(_again(entry, envs[name], configured, own))
     made += map(scorer_of, functions)
     names = [scorer.name for scorer in made]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"scorer {twice!r} is named twice")
     return tuple(made)
+
+
+def _where_played(config: ScorerConfig, loaded: LoadedConfig) -> ScorerConfig:
+    """A scorer that belongs to the run's agent asks the server that the agent had, unless it says another."""
+    agent = loaded.run.agent
+    head = agent.settings.get("head")
+    if config.name != agent.name or config.settings.keys() & {"head", "url"}:
+        return config
+    if not isinstance(head, str) or "${" in head:  # of a service, which is not running now
+        return config
+    return msgspec.structs.replace(config, settings={**config.settings, "head": head})
 
 
 def _again(
