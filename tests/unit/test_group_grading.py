@@ -250,3 +250,40 @@ def defecting(request: Request) -> str:
 
 
 NAME = "tests.unit.test_group_grading:own_number"
+
+
+def spoils(group: RolloutGroup) -> dict[tuple[str, int], float]:
+    for rollout in group.rollouts:
+        rollout.scores.clear()
+        rollout.metrics["spoilt"] = 1.0
+        assert rollout.task.data is not None
+        rollout.task.data.clear()
+    return {rollout.key: 1.0 for rollout in group.rollouts}
+
+
+async def test_what_a_group_scorer_does_to_its_group_is_seen_by_nobody_else(tmp_path: Path) -> None:
+    spoils.unit = "group"  # type: ignore[attr-defined]
+    found = await collected(ROWS[:1], **options(tmp_path, scorers=[spoils, own_number]))
+    for rollout in [*found, *windrow.load(tmp_path / "run")]:
+        assert (rollout.grade, rollout.reward) == ("graded", 1.0 + rollout.sample)
+        assert rollout.metrics == {}
+        assert rollout.task.data == ROWS[0]
+
+
+async def test_a_group_scorer_that_judges_again_sees_only_the_scores_of_those_before_it(
+    tmp_path: Path,
+) -> None:
+    down, seen = True, []
+
+    def first(group: RolloutGroup) -> dict[tuple[str, int], float]:
+        seen.append({name for rollout in group.rollouts for name in rollout.scores})
+        if down:
+            raise OSError("down")
+        return {rollout.key: 1.0 for rollout in group.rollouts}
+
+    first.unit = "group"  # type: ignore[attr-defined]
+    await collected(ROWS[:1], **options(tmp_path, scorers=[first, own_number]))
+    down = False
+    await collected(ROWS[:1], **options(tmp_path, scorers=[first, own_number]))
+    assert seen == [set(), set()]
+    assert [rollout.reward for rollout in windrow.load(tmp_path / "run")] == [1.0, 2.0, 3.0, 4.0]

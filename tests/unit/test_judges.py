@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +229,40 @@ def test_the_judges_key_reaches_no_file(
     assert "sk-judge-0123456789" not in shown.out + shown.err
     for file in Path("run").rglob("*"):
         assert not file.is_file() or b"sk-judge-0123456789" not in file.read_bytes()
+
+
+async def test_a_scorer_that_hangs_beside_its_judge_fails_in_its_own_time_which_a_slow_judge_takes_none_of(
+    tmp_path: Path,
+) -> None:
+    async def hangs(task: Task, reply: str, ctx: Any) -> float:
+        found: float = await ctx.ask([{"role": "user", "content": "slowly, please"}], score)
+        if task.key == "t1":
+            await asyncio.Event().wait()
+        return found
+
+    named = "scripted:tests.unit.test_judges:slow_judge"
+    await collected(ROWS[:2], **options(tmp_path, scorers=[hangs], judge=named, score_timeout=0.2))
+    one, other = windrow.load(tmp_path / "run")
+    assert (one.grade, one.reward) == ("graded", 0.7)
+    assert other.error is not None
+    assert (other.grade, other.error.kind) == ("failed", "timeout")
+
+
+async def slow_judge(request: Request) -> Completion:
+    await asyncio.sleep(0.4)
+    return Completion(content="Score: 7")
+
+
+async def test_a_scorer_that_holds_up_the_loop_still_asks_its_judge(
+    tmp_path: Path, stub: Callable[..., ModelServer]
+) -> None:
+    async def blocking(task: Task, reply: str, ctx: Any) -> float:
+        time.sleep(0.26)  # noqa: ASYNC251
+        found: float = await ctx.ask([{"role": "user", "content": reply}], lambda said: 1.0)
+        return found
+
+    told: list[str] = []
+    more = {"judge": "stub", "judge_base_url": stub().url, "concurrency": 1, "on_warning": told.append}
+    found = await collected(ROWS, **options(tmp_path, scorers=[blocking], **more))
+    assert [rollout.reward for rollout in found] == [1.0] * 4
+    assert any("asyncio.to_thread" in warning for warning in told)

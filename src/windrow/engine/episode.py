@@ -144,9 +144,15 @@ async def score(world: World, cast: Cast, recorder: Recorder, own_score: OwnScor
         recorder.grade = "graded"
 
 
-async def within(limit_s: float, work: Awaitable[T], scorer: str) -> T:
-    """The result of a scorer's work, or ScorerError when it takes too long."""
+async def within(
+    limit_s: float,
+    work: Awaitable[T],
+    scorer: str,
+    timed_by: Callable[[asyncio.Timeout], None] = lambda clock: None,
+) -> T:
+    """The result of a scorer's work, or ScorerError when it takes too long. Who is told of the clock may stop it."""
     clock = asyncio.timeout(limit_s)
+    timed_by(clock)
     try:
         async with clock:
             return await work

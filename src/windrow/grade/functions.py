@@ -20,6 +20,8 @@ from windrow.identity import source_hash
 from windrow.naming import name_of
 from windrow.records import AttemptId, Json, RolloutGroup, Score
 
+IN_A_THREAD = "from now on it runs in a thread with a loop of its own"
+
 
 class _Function(BaseScorer):
     def __init__(
@@ -33,15 +35,16 @@ class _Function(BaseScorer):
         self._function = function
 
     async def _called(self, *arguments: Any, ctx: ScoreContext, **named: Any) -> Any:
-        """What the function gives. A plain one runs in a thread, and so does one that was found to block."""
+        """What the function gives. A plain one runs in a thread, and so does one that was found to block; but not one
+        that asks a judge, whose connections belong to this loop."""
         given = {**named, **self.settings, **({"ctx": ctx} if self.asks_judge else {})}
         work = partial(self._function, *arguments, **given)
         who = f"scorer {self.name!r}"
-        if blocks(who):
+        if blocks(who) and not self.asks_judge:
             return await in_thread(_to_its_end, work)
         result = work() if inspect.iscoroutinefunction(self._function) else await in_thread(work)
         if inspect.isawaitable(result):
-            result = await guarded(result, who, "from now on it runs in a thread with a loop of its own")
+            result = await guarded(result, who, *(() if self.asks_judge else (IN_A_THREAD,)))
         return result
 
 
@@ -56,12 +59,7 @@ class GroupFunctionScorer(_Function):
     """`(group) -> {(id, attempt): float | dict | Score | None}`, with the attribute `unit = "group"`."""
 
     async def judge_group(self, group: RolloutGroup, ctx: ScoreContext) -> Mapping[AttemptId, Verdict | None]:
-        found = await self._called(group, ctx=ctx)
-        if not isinstance(found, Mapping):
-            raise ScorerError(
-                f"scorer {self.name!r} returned {type(found).__name__}; expected a dict by (id, attempt)"
-            )
-        return {key: None if said is None else self.verdict(said) for key, said in found.items()}
+        return _by_attempt(self, f"scorer {self.name!r}", await self._called(group, ctx=ctx))
 
 
 class RewardFunctionScorer(_Function):
@@ -99,8 +97,17 @@ class EnvGroupScorer(BaseScorer):
         self._env = env
 
     async def judge_group(self, group: RolloutGroup, ctx: ScoreContext) -> Mapping[AttemptId, Verdict | None]:
-        found = await self._env.score_group(self.settings, group, ctx)
-        return {key: None if said is None else self.verdict(said) for key, said in found.items()}
+        who = f"{self.env}.score_group()"
+        return _by_attempt(self, who, await guarded(self._env.score_group(self.settings, group, ctx), who))
+
+
+def _by_attempt(scorer: BaseScorer, who: str, found: Any) -> dict[AttemptId, Verdict | None]:
+    """The verdicts that a user's function gave a group."""
+    if not isinstance(found, Mapping):
+        raise ScorerError(
+            f"{who} returned {type(found).__name__}; expected a dict by rollout.key: (id, attempt)"
+        )
+    return {key: None if said is None else scorer.verdict(said) for key, said in found.items()}
 
 
 def scorer_of(

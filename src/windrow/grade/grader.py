@@ -10,8 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from windrow.engine.cancel import is_ours
 from windrow.engine.episode import within
+from windrow.engine.freeze import copied, copied_task
 from windrow.engine.recorder import shown_episode
 from windrow.engine.world import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.envs import Episode
@@ -68,7 +71,8 @@ class Grader:
         """Have these scorers judge a group; those that judge rollouts are left out."""
 
         async def judged(hearing: Hearing, name: str) -> Verdicts:
-            return _checked(await self._group_scorers[name].judge_group(group, hearing), group, name)
+            shown = self._shown(group, name)
+            return _checked(await self._group_scorers[name].judge_group(shown, hearing), group, name)
 
         return [
             await self._graded(group.id, group.rollouts, name, judged)
@@ -91,7 +95,8 @@ class Grader:
                 raise ScorerError(
                     "the rollout was recorded without its messages (capture: none)", retryable=False
                 )
-            verdicts = await self._in_time(judged(hearing, name), name)
+            # its own time: that of its judge's calls is counted by call
+            verdicts = await within(self._timeout_s, judged(hearing, name), name, hearing.timed_by)
         except BaseException as problem:  # a scorer's failure is a grading that failed, never a lost run
             if is_ours(problem):
                 raise
@@ -116,16 +121,34 @@ class Grader:
         await self._log.commit(grading)
         return grading
 
-    async def _in_time(self, work: Awaitable[Verdicts], name: str) -> Verdicts:
-        """A scorer has its time; one that asks models has theirs, which is counted by call."""
-        return await (work if self._judges.are_asked_by(name) else within(self._timeout_s, work, name))
+    def _shown(self, group: RolloutGroup, name: str) -> RolloutGroup:
+        """What a scorer sees of a group, to do with as it likes: the scores of those before it, not of those after."""
+        order = list(self._group_scorers)
+        later = order[order.index(name) :]
+        return msgspec.structs.replace(
+            group,
+            task=copied_task(group.task),
+            rollouts=tuple(
+                msgspec.structs.replace(
+                    rollout,
+                    task=copied_task(rollout.task),
+                    scores={key: score for key, score in rollout.scores.items() if score.scorer not in later},
+                    metrics=dict(rollout.metrics),
+                    state=copied(rollout.state),
+                )
+                for rollout in group.rollouts
+            ),
+        )
 
 
 def _checked(verdicts: Verdicts, group: RolloutGroup, scorer: str) -> Verdicts:
     """Every member has a verdict, and nobody else."""
     members = {rollout.key for rollout in group.rollouts}
     if strangers := verdicts.keys() - members:
-        raise ScorerError(f"scorer {scorer!r} judged {min(strangers)}, which is not in the group")
+        raise ScorerError(
+            f"scorer {scorer!r} judged {min(strangers, key=repr)!r}, which is not in the group; a verdict goes by "
+            f"rollout.key: (id, attempt)"
+        )
     if missing := members - verdicts.keys():
         raise ScorerError(f"scorer {scorer!r} gave no verdict for {min(missing)}; None says that it has none")
     return verdicts

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -63,9 +63,6 @@ class Judges:
 
     def hearing(self, scorer: str) -> Hearing:
         return Hearing(self, scorer, self._models.get(scorer, {}))
-
-    def are_asked_by(self, scorer: str) -> bool:
-        return bool(self._models.get(scorer))
 
     async def open(self, notify: Callable[[str], None]) -> None:
         for model in self.all():
@@ -132,6 +129,9 @@ class Hearing:
         self._models = models
         self.judgements: list[Judgement] = []
         self.usage: Usage | None = None
+        self._clock: asyncio.Timeout | None = None
+        self._calls = 0  # under way
+        self._left_s = 0.0  # of the scorer's own time, while there are some
 
     def model(self, name: str) -> Model:
         found = self._models.get(name)
@@ -140,6 +140,28 @@ class Hearing:
                 f"scorer {self._scorer!r} has no judge {name!r}; give one with --judge MODEL", retryable=False
             )
         return found
+
+    def timed_by(self, clock: asyncio.Timeout) -> None:
+        """The clock of the scorer's own time, which stands still while a judge is asked."""
+        self._clock = clock
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        self._calls += 1
+        if self._calls == 1 and self._clock is not None and (when := self._clock.when()) is not None:
+            self._left_s = when - asyncio.get_running_loop().time()
+            self._set_clock(None)
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._set_clock(asyncio.get_running_loop().time() + self._left_s)
+
+    def _set_clock(self, when: float | None) -> None:
+        if self._clock is not None:
+            with suppress(RuntimeError):  # it has run out, or the scorer has left a task behind
+                self._clock.reschedule(when)
 
     def spend(self, usage: Usage | None) -> None:
         """Count what a call took."""
@@ -185,7 +207,8 @@ class Hearing:
             top_logprobs=top,
             given=given,
         )
-        found = await self._judges.completion(model, request)
+        with self._call():
+            found = await self._judges.completion(model, request)
         self.spend(found.usage)
         tokens = found.tokens
         if tokens is None or tokens.logprobs is None or len(tokens.logprobs) != 4 * len(given.output):
@@ -201,7 +224,8 @@ class Hearing:
         self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T], about: str | None
     ) -> Heard[T]:
         started = time.monotonic()
-        heard = await self._judges.heard(model, asked, read)
+        with self._call():
+            heard = await self._judges.heard(model, asked, read)
         if not heard.cached:
             self.spend(heard.usage)
         self.judgements.append(
