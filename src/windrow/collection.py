@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from windrow.agreement import agreed_manifest, changed_code, redo_of
 from windrow.cluster.workers import Workers, shares_of
+from windrow.delivery import Committed, Delivery, Listeners
 from windrow.engine.brakes import Brakes
-from windrow.engine.commits import Finished, Told
+from windrow.engine.commits import Finished
 from windrow.engine.control import Control
 from windrow.engine.descriptors import make_room
-from windrow.engine.freeze import copied_task
 from windrow.engine.guard import watch_with
 from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
@@ -26,7 +26,7 @@ from windrow.engine.run import Scheduler
 from windrow.engine.waiting import Name, Waiting
 from windrow.engine.world import GroupScorer, Sink
 from windrow.errors import StoreError, WindrowError
-from windrow.grading import GradingStage, Grouped, Progressed, is_ungraded, whole
+from windrow.grading import GradingStage, Grouped, Progressed, is_ungraded
 from windrow.groups import Groups
 from windrow.naming import name_of
 from windrow.past import Past
@@ -49,7 +49,6 @@ from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
 BAD_LINES_TOLD = 10
 
 Warn = Callable[[str], None]
-Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,14 +71,6 @@ class _Nowhere:
 
     async def commit(self, _: Sequence[Rollout]) -> None:
         return None
-
-
-class Listeners(NamedTuple):
-    """Who is told of what a call does."""
-
-    on_commit: Committed | None
-    on_progress: Progressed | None
-    on_group: Grouped | None
 
 
 class Collection:
@@ -288,64 +279,19 @@ class Collection:
 
     async def _schedule(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
         """Run what is pending, as fast as the endpoint, the limits and who is told allow."""
-
-        async def told(finished: Finished) -> None:
-            slot, rollouts, settled = finished
-            self.progress.count(rollouts, settled=settled)
-            if settled:
-                brakes.settled(rollouts[0], self.progress)
-            graded = [await self._graded(rollout, slot, control) for rollout in rollouts]
-            if settled and self._groups is not None:
-                await self._group_settled(slot, graded, control, listeners)
-            elif listeners.on_commit is not None:
-                for rollout in graded:
-                    await listeners.on_commit(_whole(rollout, slot), settled)
-            if listeners.on_progress is not None:
-                await listeners.on_progress()
-
-        whole = listeners.on_commit is not None or self._groups is not None
+        delivery = Delivery(
+            self._stage,
+            self._groups,
+            progress=self.progress,
+            brakes=brakes,
+            control=control,
+            listeners=listeners,
+        )
         placement = self._workers if self.prepared.run.workers > 1 else self._scheduler
-        await placement(control, brakes, told, whole=whole).run(self._waiting())
-        if self._groups is not None and listeners.on_commit is not None:
-            for rollout in self._groups.rest():
-                if self._stage.judges_groups(rollout.env):  # what was held back for its group
-                    await listeners.on_commit(rollout, True)
+        await placement(control, brakes, delivery).run(self._waiting())
+        await delivery.rest()
 
-    async def _graded(self, rollout: Rollout, slot: Slot, control: Control) -> Rollout:
-        if rollout.grade != "pending" or control.cancelled:
-            return rollout
-        graded = await self._stage.grade(_whole(rollout, slot))
-        self.progress.judge(graded)
-        return graded
-
-    async def _group_settled(
-        self, slot: Slot, rollouts: list[Rollout], control: Control, listeners: Listeners
-    ) -> None:
-        """A slot is settled: its rollouts are given out now, or, where its group is judged, with their group."""
-        assert self._groups is not None
-        together = self._stage.judges_groups(rollouts[0].env)
-        given = [_whole(rollout, slot) for rollout in rollouts]
-        closed = self._groups.settle(slot, given)
-        if not together and listeners.on_commit is not None:
-            for rollout in given:
-                await listeners.on_commit(rollout, True)
-        if closed is None:
-            return
-        group, fresh = closed.group, closed.fresh
-        if together and group is not None and not control.cancelled:
-            group = await self._stage.grade_group(group)
-            judged = {rollout.key: rollout for rollout in group.rollouts}
-            fresh = tuple(judged.get(rollout.key, rollout) for rollout in fresh)
-            for rollout in fresh:
-                if rollout.key in judged:
-                    self.progress.judge(rollout)
-        if together and listeners.on_commit is not None:
-            for rollout in fresh:
-                await listeners.on_commit(rollout, True)
-        if group is not None and listeners.on_group is not None and whole(group):
-            await listeners.on_group(group)
-
-    def _scheduler(self, control: Control, brakes: Brakes, told: Told, *, whole: bool) -> Scheduler:
+    def _scheduler(self, control: Control, brakes: Brakes, delivery: Delivery) -> Scheduler:
         """The episodes run in this process."""
         run = self.prepared.run
         return Scheduler(
@@ -356,23 +302,23 @@ class Collection:
             progress=self.progress,
             control=control,
             counted=self._count,
-            told=told,
+            told=delivery.told,
             spent=brakes.spent,
             gate=self._gate,
         )
 
-    def _workers(self, control: Control, brakes: Brakes, told: Told, *, whole: bool) -> Workers:
-        """The episodes run in processes of their own; `whole`: the rollouts are wanted here."""
+    def _workers(self, control: Control, brakes: Brakes, delivery: Delivery) -> Workers:
+        """The episodes run in processes of their own."""
         assert self.path is not None
         return Workers(
             self.prepared.recipe,
             self.path,
             shares=shares_of(self.prepared.concurrency, self.prepared.run.workers),
-            whole=whole,
+            whole=delivery.wants_rollouts,
             progress=self.progress,
             control=control,
             counted=self._count,
-            told=told,
+            told=delivery.told,
             spent=brakes.spent,
             warn=self.warn,
         )
@@ -451,11 +397,6 @@ class Collection:
                 redo=None if finished else manifest.redo,
             )
         )
-
-
-def _whole(rollout: Rollout, slot: Slot) -> Rollout:
-    """The rollout as it is given out: with its row, also a large one, that whoever gets it may spoil."""
-    return msgspec.structs.replace(rollout, task=copied_task(slot.task))
 
 
 def open_collection(

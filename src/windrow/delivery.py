@@ -1,0 +1,117 @@
+"""What a call gives out, and when: a rollout once it is on disk and graded, or together with its group.
+
+Where a group is judged as a whole, its rollouts are held back until it is: their reward is open until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from windrow.engine.brakes import Brakes
+from windrow.engine.commits import Finished
+from windrow.engine.control import Control
+from windrow.engine.freeze import copied_task
+from windrow.engine.progress import Progress
+from windrow.grading import GradingStage, Grouped, Progressed, whole
+from windrow.groups import Groups
+from windrow.records import Rollout
+from windrow.tasks.plan import Slot
+
+Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
+
+
+class Listeners(NamedTuple):
+    """Who is told of what a call does."""
+
+    on_commit: Committed | None
+    on_progress: Progressed | None
+    on_group: Grouped | None
+
+
+class Delivery:
+    """Grades what is committed, counts it, and tells the listeners."""
+
+    def __init__(
+        self,
+        stage: GradingStage,
+        groups: Groups | None,
+        *,
+        progress: Progress,
+        brakes: Brakes,
+        control: Control,
+        listeners: Listeners,
+    ) -> None:
+        self._stage = stage
+        self._groups = groups
+        self._progress = progress
+        self._brakes = brakes
+        self._control = control
+        self._listeners = listeners
+
+    @property
+    def wants_rollouts(self) -> bool:
+        """Whether anybody looks at the rollouts themselves."""
+        return self._listeners.on_commit is not None or self._groups is not None
+
+    async def told(self, finished: Finished) -> None:
+        """An attempt is durable."""
+        slot, rollouts, settled = finished
+        self._progress.count(rollouts, settled=settled)
+        if settled:
+            self._brakes.settled(rollouts[0], self._progress)
+        graded = [await self._graded(rollout, slot) for rollout in rollouts]
+        if settled and self._groups is not None:
+            await self._settled(slot, graded, self._groups)
+        elif self._listeners.on_commit is not None:
+            for rollout in graded:
+                await self._listeners.on_commit(_whole(rollout, slot), settled)
+        if self._listeners.on_progress is not None:
+            await self._listeners.on_progress()
+
+    async def rest(self) -> None:
+        """The call is over: give out what was held back for groups that it has not settled."""
+        for rollout in self._groups.rest() if self._groups is not None else ():
+            if self._stage.judges_groups(rollout.env):
+                await self._give([rollout])
+
+    async def _graded(self, rollout: Rollout, slot: Slot) -> Rollout:
+        if rollout.grade != "pending" or self._control.cancelled:
+            return rollout
+        graded = await self._stage.grade(_whole(rollout, slot))
+        self._progress.judge(graded)
+        return graded
+
+    async def _settled(self, slot: Slot, rollouts: list[Rollout], groups: Groups) -> None:
+        """A slot is not tried again in this call."""
+        together = self._stage.judges_groups(rollouts[0].env)
+        given = [_whole(rollout, slot) for rollout in rollouts]
+        closed = groups.settle(slot, given)
+        if not together:
+            await self._give(given)
+        if closed is None:
+            return
+        group, fresh = closed.group, list(closed.fresh)
+        if together and group is not None and not self._control.cancelled:
+            group = await self._stage.grade_group(group)
+            judged = {rollout.key: rollout for rollout in group.rollouts}
+            fresh = [judged.get(rollout.key, rollout) for rollout in fresh]
+            for rollout in fresh:
+                if rollout.key in judged:
+                    self._progress.judge(rollout)
+        if together:
+            await self._give(fresh)
+        if group is not None and self._listeners.on_group is not None and whole(group):
+            await self._listeners.on_group(group)
+
+    async def _give(self, rollouts: list[Rollout]) -> None:
+        if self._listeners.on_commit is not None:
+            for rollout in rollouts:
+                await self._listeners.on_commit(rollout, True)
+
+
+def _whole(rollout: Rollout, slot: Slot) -> Rollout:
+    """The rollout as it is given out: with its row, also a large one, that whoever gets it may spoil."""
+    return msgspec.structs.replace(rollout, task=copied_task(slot.task))
