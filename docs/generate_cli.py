@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from windrow.cli.main import COMMANDS, Parser
+from windrow.cli.main import COMMANDS, Parser, module_of
 
 BACKSLASH = "\\"
 PAGE = Path(__file__).with_name("cli.md")
@@ -33,7 +33,7 @@ command takes `--help`, and `--debug`, which shows tracebacks. `windrow --versio
 def page() -> str:
     parts = [HEAD]
     for name in COMMANDS:
-        module = import_module(f"windrow.cli.{name}")
+        module = import_module(module_of(name))
         parser = Parser(prog=f"windrow {name}")
         module.add_arguments(parser)
         about, *examples = (module.__doc__ or "").strip().split("\n\n")
@@ -51,14 +51,23 @@ def page() -> str:
 def command(parser: argparse.ArgumentParser, examples: list[str]) -> Iterator[str]:
     """How it is typed, and what each of its arguments is."""
     yield "".join(f"    {line}\n" for line in [usage(parser), *examples])
-    if borrowed(parser):
-        yield "It takes the arguments of `windrow collect`.\n"
-        return
-    groups = [(group.title, list(filter(shown, group._group_actions))) for group in parser._action_groups]
+    theirs = borrowed(parser)
+
+    def own(actions: list[argparse.Action]) -> list[argparse.Action]:
+        return [
+            action
+            for action in actions
+            if shown(action) and not theirs & {*action.option_strings, action.dest}
+        ]
+
+    groups = [(group.title, own(group._group_actions)) for group in parser._action_groups]
     positional, options, *named = groups
     for title, actions in [("argument", positional[1] + options[1]), *named]:
         if actions:
             yield "\n".join([f"| {title} | |", "| --- | --- |", *map(row, actions), ""])
+    if theirs:
+        whole = any(action.dest == "redo" for action in parser._actions)
+        yield f"It takes the {'arguments' if whole else 'flags'} of `windrow collect`{'' if whole else ' that say what a run is'}.\n"
 
 
 def usage(parser: argparse.ArgumentParser) -> str:
@@ -93,12 +102,16 @@ def shown(action: argparse.Action) -> bool:
     )
 
 
-def borrowed(parser: argparse.ArgumentParser) -> bool:
-    collect = Parser()
-    import_module("windrow.cli.collect").add_arguments(collect)
-    return parser.prog != "windrow collect" and set(collect._option_string_actions) <= set(
-        parser._option_string_actions
-    )
+def borrowed(parser: argparse.ArgumentParser) -> set[str]:
+    """The arguments that a command has from `windrow collect`."""
+    collect = import_module("windrow.cli.collect")
+    mine, flags, whole = set(parser._option_string_actions), Parser(), Parser()
+    collect.add_options(flags)
+    if parser.prog == "windrow collect" or not set(flags._option_string_actions) <= mine:
+        return set()
+    collect.add_arguments(whole)
+    taken = whole if set(whole._option_string_actions) <= mine else flags
+    return {name for action in taken._actions for name in action.option_strings or [action.dest]}
 
 
 def sentence(text: str) -> str:

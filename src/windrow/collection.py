@@ -180,6 +180,18 @@ class Collection:
         self._save_counts()
         return self.summary()
 
+    async def add(self, slot: Slot, rollout: Rollout) -> None:
+        """Commit an attempt that was made elsewhere, and count it; return when it is durable."""
+        await self._sink.commit((rollout,))
+        self._count(Finished(slot, (rollout,), settled=True))
+
+    def save(self) -> Summary:
+        """Write down in run.json how far the run is."""
+        self._planned_by_agent = self._by_agent()[0]
+        summary = self.summary()
+        self._save_counts()
+        return summary
+
     def summary(self) -> Summary:
         return Summary(
             planned=len(self.plan),

@@ -301,6 +301,8 @@ def _as_numbered(loaded: LoadedConfig, rows: ForeignRows, made: Made) -> tuple[L
         asked = ", ".join(sorted(rows.unheeded))
         notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
     run = loaded.run
+    if rows.seeded and run.seeds != "sample":
+        notes.append("rows have the numbers of their rollouts as seeds; --seeds sample sends them")
     if rows.repeats is not None:
         least, most = rows.repeats
         has = f"from {least} to {most} rows" if least != most else "1 row" if most == 1 else f"{most} rows"

@@ -102,16 +102,19 @@ async def test_the_inputs_are_those_of_every_planned_rollout_also_of_such_as_nev
             raise InfraError("away", kind="http_503")
         return echo(request)
 
-    found = files(await run_of(tmp_path, [row(0), row(1)], reply))
+    run = await run_of(tmp_path, [row(0), row(1), row(2)], reply)
+    lines = (run / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "rollouts.jsonl").write_bytes(b"".join(line for line in lines if b"say 2" not in line))
+    found = files(run)
     numbers = [
         (line.pop("_ng_task_index"), line.pop("_ng_rollout_index")) for line in found["materialized_inputs"]
     ]
-    assert numbers == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found["materialized_inputs"] == [row(0), row(0), row(1), row(1)]
+    assert numbers == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert found["materialized_inputs"] == [row(n) for n in (0, 0, 1, 1, 2, 2)]
     assert [line["_ng_task_index"] for line in found["rollouts"]] == [0, 0]
-    missing = found["reward_profiling"][1]
-    assert (missing["num_rollouts"], missing["missing_num_rollouts"]) == (0, 2)
-    assert (missing["sample"], missing["rollout_infos"]) == (row(1), [])
+    for number, missing in enumerate(found["reward_profiling"][1:], 1):
+        assert (missing["num_rollouts"], missing["missing_num_rollouts"]) == (0, 2)
+        assert (missing["sample"], missing["rollout_infos"]) == (row(number), [])
 
 
 async def test_every_attempt_that_failed_is_a_line_and_the_rollout_says_how_many_came_before_it(

@@ -334,3 +334,50 @@ def test_a_response_that_was_cut_says_so() -> None:
     last = result.pieces[-1]
     assert isinstance(last, Said)
     assert (result.incomplete, last.completion.finish) == ("max_output_tokens", "length")
+
+
+texts = st.text(max_size=6)
+said_items = st.one_of(
+    st.builds(lambda text, id: {**said(text), "id": id}, texts, texts),
+    st.builds(
+        lambda text: {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": text}]},
+        texts,
+    ),
+    st.builds(
+        lambda id, text: {
+            "type": "function_call",
+            "call_id": id,
+            "name": "add",
+            "arguments": text,
+            "id": "fc",
+        },
+        st.sampled_from("ab"),
+        texts,
+    ),
+    st.builds(lambda text: {"type": "mcp_call", "id": text, "output": text}, texts),
+)
+heard_items = st.one_of(
+    st.builds(
+        lambda id, text: {"type": "function_call_output", "call_id": id, "output": text},
+        st.sampled_from("ab"),
+        texts | st.lists(st.builds(lambda text: {"type": "input_text", "text": text}, texts), max_size=2),
+    ),
+    st.builds(lambda text: {"role": "user", "content": text}, texts),
+    st.builds(lambda text: {"type": "message", "role": "developer", "content": text, "status": "x"}, texts),
+)
+ids = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(
+        said_items | heard_items | st.builds(lambda p, o: said("t", **tokens(p, o)), ids, ids), max_size=6
+    ),
+    st.dictionaries(st.sampled_from(["score", "judge", "expected_answer", "error"]), json_values),
+    st.sampled_from([None, {"reason": "max_output_tokens"}, {"reason": "content_filter"}]),
+)
+def test_whatever_an_answer_holds_is_written_as_it_was_read(
+    output: list[Json], fields: dict[str, Json], incomplete: Json
+) -> None:
+    given = {**answer(*output), **fields}
+    given["response"]["incomplete_details"] = incomplete
+    assert result_row(recorded(given)) | {"reward": given["reward"]} == given

@@ -28,8 +28,30 @@ BUDGET_EXIT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("tasks", nargs="?", help=FORMS)
+    parser.add_argument("tasks", nargs="?", help=FORMS)
+    group = add_options(parser)
+    group.add_argument("--overwrite", action="store_true", help="move the old run aside and begin anew")
+    group.add_argument("--redo", metavar="WHERE", help="run these again, such as status=failed,reward<0.5")
+    group.add_argument("--regrade", action="store_true", help="grade what is there with changed scorers")
+    group.add_argument(
+        "--dry-run", action="store_true", help="print the plan and the first prompt; send nothing"
+    )
+    group.add_argument(
+        "--no-aggregate",
+        dest="aggregate",
+        action="store_false",
+        help="no metrics.json at the end (windrow stats RUN --write makes it)",
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
+    group.add_argument(
+        "--json",
+        action="store_true",
+        help="the rollouts of this call as JSON lines on standard output, and nothing else there",
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The flags that say what a run is; returns the group of those that are about the run itself."""
     group = parser.add_argument_group("tasks")
     group.add_argument("--source", help="the data set's name (default: the file's stem)")
     group.add_argument("--split", help="a label, part of the identity: train, test, …")
@@ -179,9 +201,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget-seconds", type=float, metavar="S", help="stop after so long, and cut what runs"
     )
     group.add_argument("--out", metavar="DIR", help="the run directory (runs/<source>-<model>-<fingerprint>)")
-    group.add_argument("--overwrite", action="store_true", help="move the old run aside and begin anew")
-    group.add_argument("--redo", metavar="WHERE", help="run these again, such as status=failed,reward<0.5")
-    group.add_argument("--regrade", action="store_true", help="grade what is there with changed scorers")
     group.add_argument(
         "--no-lock", dest="lock", action="store_false", default=None, help="do not lock the run"
     )
@@ -191,21 +210,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="such as limits.max_turns=5"
     )
-    group.add_argument(
-        "--dry-run", action="store_true", help="print the plan and the first prompt; send nothing"
-    )
-    group.add_argument(
-        "--no-aggregate",
-        dest="aggregate",
-        action="store_false",
-        help="no metrics.json at the end (windrow stats RUN --write makes it)",
-    )
-    group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
-    group.add_argument(
-        "--json",
-        action="store_true",
-        help="the rollouts of this call as JSON lines on standard output, and nothing else there",
-    )
+    return group
 
 
 def add_judge_arguments(group: argparse._ArgumentGroup) -> None:

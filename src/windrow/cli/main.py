@@ -18,6 +18,7 @@ from windrow.version import __version__
 
 COMMANDS = {
     "collect": "run tasks, record and grade every attempt",
+    "import": "make a run of what another system has written",
     "rescore": "judge a run's rollouts again",
     "show": "show rollouts, or one transcript",
     "replay": "play a rollout again with its recorded replies",
@@ -34,6 +35,11 @@ COMMANDS = {
     "schema": "print the JSON Schema of a rollout",
     "init": "begin an environment of your own",
 }
+
+
+def module_of(command: str) -> str:
+    """Where a command is; one of them has a name that no module can have."""
+    return f"windrow.cli.{'importing' if command == 'import' else command}"
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,7 +100,7 @@ def _run(arguments: list[str]) -> int:
     subparsers: dict[str, Parser] = {}
     for name, about in COMMANDS.items():
         # Only the wanted command's module is imported, so that `windrow ls` does not pay for an HTTP client.
-        module = import_module(f"windrow.cli.{name}") if name == wanted else None
+        module = import_module(module_of(name)) if name == wanted else None
         description = module.__doc__ if module else None
         subparsers[name] = commands.add_parser(name, help=about, description=description)
         if module is not None:
@@ -107,7 +113,7 @@ def _run(arguments: list[str]) -> int:
     unknown = [argument for argument in unknown if argument != "--debug"]  # taken at any place
     if unknown:
         raise UsageError(_unknown_flag(unknown[0], subparsers[known.command]))
-    return int(import_module(f"windrow.cli.{known.command}").run(known))
+    return int(import_module(module_of(known.command)).run(known))
 
 
 def _check_command(wanted: str | None) -> None:

@@ -25,6 +25,7 @@ class Marks(msgspec.Struct, frozen=True):
 
     task: int | None = None
     rollout: int | None = None
+    seeded: bool = False  # whether the number of the rollout was its seed, too
 
 
 class RowForm(Protocol):
@@ -62,6 +63,7 @@ class ForeignRows:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.repeats: tuple[int, int] | None = None
+        self.seeded = False  # whether rows had the number of their rollout as a seed
         self.unheeded: set[str] = set()  # what rows ask for that a policy of ours is not told
 
     @property
@@ -81,6 +83,7 @@ class ForeignRows:
             except (ValueError, RecursionError) as problem:
                 yield BadRow(row.where, str(problem))
                 continue
+            self.seeded = self.seeded or marks.seeded
             self.unheeded.update(form.unheeded(content))
             if new:
                 yield Row(row.index if marks.task is None else marks.task, row.where, row.offset, content)

@@ -97,6 +97,9 @@ class Selection:
     def identity(self, position: int) -> tuple[str, int]:
         return self._source.identity(self._positions[position])
 
+    def index(self, position: int) -> int:
+        return self._source.index(self._positions[position])
+
     def task(self, position: int) -> Task:
         return self._source.task(self._positions[position])
 

@@ -29,7 +29,7 @@ from windrow.bridges.nemo_gym.rows import (
     MARK,
     PARAMS,
     params_of,
-    params_of_sampling,
+    with_sampling,
 )
 from windrow.contexts import prompt_ids
 from windrow.engine.elsewhere import record_pieces
@@ -156,7 +156,7 @@ def given_params(rollout: Rollout) -> dict[str, Json]:
 def asked_params(
     row: Mapping[str, Json], sampling: Mapping[str, Json], opening: Iterable[Message]
 ) -> dict[str, Json]:
-    params = {**params_of(row), **params_of_sampling(sampling)}
+    params = with_sampling(params_of(row), sampling)
     if params.get("input"):
         return params
     given = [_plain(item) for message in opening for item in _prompt_items(message)]

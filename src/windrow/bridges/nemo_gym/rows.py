@@ -61,6 +61,7 @@ def split_row(row: Mapping[str, Json]) -> tuple[dict[str, Json], Marks]:
     params = content.get(PARAMS)
     if isinstance(params, dict) and marks.rollout is not None and seed_of(params) == marks.rollout:
         content[PARAMS] = without_seed(params)
+        marks = msgspec.structs.replace(marks, seeded=True)
     return content, marks
 
 
@@ -123,14 +124,6 @@ def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
     }
     if extra := {key: value for key, value in body.items() if key not in Sampling.__struct_fields__}:
         asked["extra"] = extra
-    return asked
-
-
-def params_of_sampling(sampling: Mapping[str, Json]) -> dict[str, Json]:
-    """What was asked of the sampling, in their words; what they have none for is left out."""
-    asked = {theirs: sampling[ours] for theirs, ours in _SAMPLING.items() if sampling.get(ours) is not None}
-    if isinstance(sampling.get("reasoning_effort"), str):
-        asked["reasoning"] = {"effort": sampling["reasoning_effort"]}
     return asked
 
 

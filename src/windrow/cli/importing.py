@@ -1,0 +1,64 @@
+"""Make a run of what another system has written, also of what it left half finished. The flags are those of the `collect` that continues it.
+
+windrow import --from nemo-gym rollouts.jsonl --agent nemo-gym:http://127.0.0.1:11000 --out runs/mine
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from windrow.cli.collect import add_options
+from windrow.config import OPTIONS, load_config
+from windrow.engine.loop import run_loop
+from windrow.importing import Imported, Written, import_run, written_by_nemo_gym
+from windrow.prepare import prepare
+from windrow.tasks.scan import list_problems
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rollouts", help="the rollouts that were written")
+    parser.add_argument(
+        "--from", dest="system", required=True, choices=("nemo-gym",), help="who has written them"
+    )
+    parser.add_argument(
+        "--inputs", metavar="FILE", help="their materialised inputs (beside the rollouts, by their name)"
+    )
+    parser.add_argument(
+        "--failures", metavar="FILE", help="what failed (beside the rollouts, if it is there)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="only errors and warnings")
+    add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    written = written_by_nemo_gym(arguments.rollouts, inputs=arguments.inputs, failures=arguments.failures)
+    options = {name: getattr(arguments, name, None) for name in OPTIONS}
+    options["tasks"] = str(written.inputs)
+    prepared = prepare(load_config(arguments.config, options, arguments.set))
+    for note in () if arguments.quiet else prepared.notes:
+        _say(note)
+    if prepared.source.invalid:
+        _say(f"left out {list_problems(prepared.source.invalid)}")
+    found = run_loop(import_run(prepared, written, on_warning=lambda text: _say(f"warning: {text}")))
+    print(_text(str(prepared.out), written, found))
+    return 0
+
+
+def _text(run: str, written: Written, found: Imported) -> str:
+    summary = found.summary
+    lines = [f"{run}: {found.rollouts:,} rollouts and {found.failures:,} failed attempts imported"]
+    if found.skipped:
+        lines.append(f"{found.skipped:,} were there already")
+    left = summary.planned - summary.done
+    if left:
+        lines.append(
+            f"{summary.done:,} of {summary.planned:,} are done; windrow collect {written.inputs} with the same flags runs the rest"
+        )
+    else:
+        lines.append(f"all {summary.planned:,} are done: windrow stats {run}")
+    return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
