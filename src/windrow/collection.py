@@ -374,6 +374,7 @@ class Collection:
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
         )
+        self.warn_of_lines(f"run again: {problem}" for problem in self._past.lost)
 
     def _grading_stage(self) -> GradingStage:
         stored: dict[str, Any] = {"grading": self.prepared.grading}

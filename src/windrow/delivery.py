@@ -18,6 +18,7 @@ from windrow.engine.progress import Progress
 from windrow.grading import GradingStage, Grouped, Progressed, whole
 from windrow.groups import Groups
 from windrow.records import Rollout
+from windrow.store.fold import GRADABLE
 from windrow.tasks.plan import Slot
 
 Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
@@ -95,7 +96,8 @@ class Delivery:
             return
         group, fresh = closed.group, list(closed.fresh)
         if together and group is not None and not self._control.cancelled:
-            group = await self._stage.grade_group(group)
+            changed = any(rollout.status in GRADABLE for rollout in fresh)
+            group = await self._stage.grade_group(group, changed=changed)
             judged = {rollout.key: rollout for rollout in group.rollouts}
             fresh = [judged.get(rollout.key, rollout) for rollout in fresh]
             for rollout in fresh:

@@ -65,7 +65,7 @@ class Groups:
         self._open.clear()
 
     def _group(self, group: str, fresh: list[Rollout]) -> RolloutGroup | None:
-        now = {rollout.sample for rollout in fresh}
+        now = {rollout.sample for rollout in fresh if rollout.status in GRADABLE}
         before = [rollout for rollout in self._past.members(group) if rollout.sample not in now]
         members = [
             rollout for rollout in (*before, *fresh) if rollout.status in GRADABLE and not rollout.opponent

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
 from windrow.compact import Index
+from windrow.errors import StoreError
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint, Redo
 from windrow.store.fold import expected_group_scorers, expected_scorers, missing_scorers
@@ -26,6 +27,7 @@ class Past:
         self.ledger = Ledger(len(plan))
         self.to_grade = Places()
         self.ungraded = 0
+        self.lost: list[str] = []  # what is to be run again, since its line cannot be read
         self._reader = reader
         self._gradings = reader.gradings() if reader else None
         self._plan = plan
@@ -105,12 +107,14 @@ class Past:
             else:
                 again = not whole or head.error is None or head.error.retryable
                 self.ledger.mark_tried(number, head.attempt, again=again)
+        reopened: set[int] = set()
         if redo is not None:
-            for number in self._chosen(reader, redo):
+            reopened = self._chosen(reader, redo)
+            for number in reopened:
                 self.ledger.reopen(number, highest[number])
         self.ledger.forget_done_attempts()
         if unjudged or (self._groups and self.ledger.done_count and self.ledger.pending_count):
-            self._find_leftovers(reader, grading)
+            self._find_leftovers(reader, grading, reopened)
         if self._members is None:
             self._positions = Index()
 
@@ -149,18 +153,30 @@ class Past:
                     chosen.discard(number)
         return chosen
 
-    def _find_leftovers(self, reader: RunReader, grading: Fingerprint | None) -> None:
-        """Settled rollouts that lack a verdict, and those that a group will need."""
+    def _find_leftovers(
+        self, reader: RunReader, grading: Fingerprint | None, reopened: Container[int]
+    ) -> None:
+        """Settled rollouts that lack a verdict, and those that a group will need: of a slot that is reopened, what it
+        has until it is done again."""
         for place, head in reader.finals():
             number = self._number(head)
-            if number is None or not self.ledger.is_done(number) or not head.done:
+            if number is None or not head.done:
+                continue
+            settled = self.ledger.is_done(number)
+            if not settled and number not in reopened:
                 continue
             if self._groups and not head.seat:
                 if self._members is None:
                     self._members = array("Q", bytes(8 * len(self._plan)))
                 self._members[number] = 1 + self.to_grade.packed(place)
-            if grading is not None and _unjudged(head, grading):
-                self._find_missing(place, number - head.sample, grading)
+            if settled and grading is not None and _unjudged(head, grading):
+                try:
+                    self._find_missing(place, number - head.sample, grading)
+                except StoreError as problem:
+                    self.lost.append(str(problem))
+                    self.ledger.reopen(number, head.attempt)
+                    if self._members is not None:
+                        self._members[number] = 0
 
     def _find_missing(self, place: Place, first: int, grading: Fingerprint) -> None:
         """What a rollout lacks, whose group begins at the slot `first`."""

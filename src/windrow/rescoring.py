@@ -379,8 +379,8 @@ class Rescoring:
             for place, head in self._reader.finals():
                 progress.read += 1
                 if head.status in GRADABLE:
-                    rollout = self._reader.read(place)
-                    if not rollout.opponent and chosen(rollout):
+                    rollout = self._reader.readable(place)
+                    if rollout is not None and not rollout.opponent and chosen(rollout):
                         yield [rollout]
             return
         for _, rollouts in groupby(self._reader.ordered(), lambda rollout: rollout.task.index):

@@ -13,7 +13,7 @@ import pytest
 import windrow
 from tests.collecting import answering, collected
 from windrow import Env, Observation, RolloutGroup, Score, Step
-from windrow.errors import InfraError, UsageError
+from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies import Request
 
 ROWS = [{"id": name, "prompt": f"Say {name}."} for name in ("a", "b", "c")]
@@ -128,6 +128,50 @@ async def test_a_group_grading_counts_only_while_its_members_are_the_final_attem
     assert {rollout.reward for rollout in stale} == {None}
     assert await collected(ROWS, **given) == []
     assert all(rollout.reward == rollout.sample for rollout in windrow.load(tmp_path / "run"))
+
+
+async def test_a_redo_that_fails_leaves_the_group_and_its_verdict_as_they_were(tmp_path: Path) -> None:
+    await collected(ROWS[:1], **options(tmp_path))
+
+    def refusing(request: Request) -> str:
+        raise PolicyError("no", kind="http_400", retryable=False)
+
+    given = options(tmp_path, policy=answering(refusing), min_group=0.5)
+    [failed] = await collected(ROWS[:1], **given, redo="sample=1")
+    assert (failed.status, failed.attempt) == ("failed", 2)
+    assert len(gradings(tmp_path / "run")) == 1
+    assert [rollout.reward for rollout in windrow.load(tmp_path / "run")] == [0.0, 1.0, 2.0, 3.0]
+
+
+async def test_a_member_whose_line_cannot_be_read_is_run_again_and_its_group_judged_anew(
+    tmp_path: Path,
+) -> None:
+    run, told = tmp_path / "run", list[str]()
+    await collected(ROWS[:1], **options(tmp_path))
+    log = run / "rollouts.jsonl"
+    first, *others = log.read_text().splitlines(keepends=True)
+    spoilt = {**json.loads(first), "messages": 7}  # its head is sound
+    log.write_text("".join([json.dumps(spoilt, separators=(",", ":")) + "\n", *others]))
+    [again] = await collected(ROWS[:1], **options(tmp_path), on_warning=told.append)
+    assert (again.sample, again.attempt, again.grade) == (spoilt["sample"], 2, "graded")
+    assert any("rollouts.jsonl" in warning and "run again" in warning for warning in told)
+    assert [rollout.reward for rollout in windrow.load(run)] == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("damage", [{"scores": 7}, {"scores": []}, {"metrics": [{}]}])
+async def test_a_verdict_that_cannot_be_read_is_left_out_told_and_given_again(
+    tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    run = tmp_path / "run"
+    await collected(ROWS[:1], **options(tmp_path))
+    [grading] = gradings(run)
+    (run / "scores.jsonl").write_text(json.dumps({**grading, **damage}) + "\n")
+    with pytest.warns(UserWarning, match=r"scores\.jsonl: the line at byte 0 is left out"):
+        assert {rollout.grade for rollout in windrow.load(run)} == {"pending"}
+    with pytest.warns(UserWarning, match="is left out"):
+        await collected(ROWS[:1], **options(tmp_path))
+    with pytest.warns(UserWarning, match="is left out"):
+        assert [rollout.reward for rollout in windrow.load(run)] == [0.0, 1.0, 2.0, 3.0]
 
 
 async def test_groups_that_were_never_judged_are_judged_by_the_next_call_and_given_out(

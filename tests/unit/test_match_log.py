@@ -85,6 +85,18 @@ async def test_an_episode_with_a_bad_line_in_the_middle_of_the_log_is_tried_agai
     assert len(found) == 2 + 2 + 3
 
 
+async def test_seats_of_two_attempts_never_mix_though_a_line_of_the_later_one_is_damaged(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    await match(run)
+    await match(run, redo="seat=0")
+    *kept, _ = lines(run)
+    (run / "rollouts.jsonl").write_bytes(b"\n".join([*kept, b'{"damaged', b""]))
+    with pytest.warns(UserWarning, match="is left out"):
+        assert named(list(windrow.load(run))) == [("game", 0, 1, 0), ("game", 0, 1, 1)]
+
+
 async def test_redo_of_one_seat_runs_the_whole_episode(tmp_path: Path) -> None:
     run = tmp_path / "run"
     await match(run, tasks=ROWS)

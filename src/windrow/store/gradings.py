@@ -67,7 +67,7 @@ def _hashed(member: AttemptId) -> int:
 class Gradings:
     """The gradings of each attempt, in the order they were made."""
 
-    def __init__(self, read: Callable[[Place], Grading]) -> None:
+    def __init__(self, read: Callable[[Place], Grading | None]) -> None:
         self._read = read
         self._places = Places()
         self._latest = Index("I")  # by attempt: which of the places came last
@@ -102,7 +102,7 @@ class Gradings:
         number = 0 if latest is None else latest + 1
         while number:
             grading = self._read(self._places[number - 1])
-            if attempt in grading.members and self._counts(grading):
+            if grading is not None and attempt in grading.members and self._counts(grading):
                 found.append(grading)
             number = self._before[number - 1]
         return [*reversed(found), *self._fresh.get(attempt, ())]

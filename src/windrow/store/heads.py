@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,15 @@ NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Rank = tuple[bool, int]
 Contest = dict[bytes, Rank]  # the rank to beat, by rollout id
+
+
+class Line(NamedTuple):
+    """A whole line of a log, and where it stands."""
+
+    segment: str
+    number: int
+    offset: int
+    text: bytes
 
 
 class _Error(msgspec.Struct, gc=False):
@@ -65,6 +74,10 @@ decode_head = msgspec.json.Decoder(Head).decode
 decode_member = msgspec.json.Decoder(MemberHead).decode
 _decode_version = msgspec.json.Decoder(_Version).decode
 _OWN_VERSION = b'{"v":%d,' % SCHEMA_VERSION  # how every line begins that this version writes
+_has_no_seat = re.compile(
+    rb'\{"v":%d,"id":"[^"\\]+","attempt":\d+,"group":"[^"\\]+","sample":\d+,"(?:seed"|episode":null,"seat":null)'
+    % SCHEMA_VERSION
+).match  # how every line begins that has none
 _first_attempt = re.compile(rb'\{"v":%d,"id":"([^"\\]+)","attempt":1,' % SCHEMA_VERSION).match
 
 
@@ -99,6 +112,35 @@ def attempts_of(lines: Iterable[tuple[Place, Head]]) -> Iterator[tuple[Head, boo
         yield before, sound and is_last_seat(before)
 
 
+def without_lost_episodes(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines but those of episodes that lack seats, which are no attempts: a seat that is left is never taken for
+    final beside seats of another attempt."""
+    seats: list[Line] = []
+    before: Head | None = None
+    for line in lines:
+        head = None if _has_no_seat(line.text) else _head(line.text)
+        if head is None or head.seat is None:
+            before, seats = None, []
+            yield line
+            continue
+        joins = before is not None and seats[0].segment == line.segment and _follows(head, before)
+        if not joins and head.seat != 0:
+            before, seats = None, []
+            continue
+        seats = [*seats, line] if joins else [line]
+        before = head
+        if is_last_seat(head):
+            yield from seats
+            before, seats = None, []
+
+
+def _head(line: bytes) -> Head | None:
+    try:
+        return decode_head(line)
+    except NOT_A_LINE:
+        return None
+
+
 def is_last_seat(head: Head) -> bool:
     """Whether an episode ends with this line: it has one seat, or this is the last."""
     return head.seat is None or head.seats is None or head.seat == head.seats - 1
@@ -124,10 +166,7 @@ def whole_episodes(descriptor: int) -> int:
 def _line_before(descriptor: int, end: int) -> tuple[int, Head | None]:
     """Where the line that ends at `end` begins, and its head; None where it is no rollout's."""
     start = whole_bytes(descriptor, max(0, end - 1))
-    try:
-        return start, decode_head(os.pread(descriptor, end - start, start))
-    except NOT_A_LINE:
-        return start, None
+    return start, _head(os.pread(descriptor, end - start, start))
 
 
 def _follows(head: Head, before: Head) -> bool:

@@ -8,18 +8,28 @@ from __future__ import annotations
 import math
 import warnings
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
 
 from windrow.errors import StoreError, UsageError
-from windrow.records import OPPONENT, Rollout, Task, decode_grading, decode_rollout
+from windrow.records import OPPONENT, Grading, Rollout, Task, decode_grading, decode_rollout
 from windrow.store.directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
 from windrow.store.fold import GRADABLE, expected_scorers, fold
 from windrow.store.gradings import Gradings, Memberships, decode_grading_head
-from windrow.store.heads import NOT_A_LINE, Head, check, contest, decode_head, decode_member, rank
+from windrow.store.heads import (
+    NOT_A_LINE,
+    Head,
+    Line,
+    check,
+    contest,
+    decode_head,
+    decode_member,
+    rank,
+    without_lost_episodes,
+)
 from windrow.store.places import Place, Places
 from windrow.store.taskfile import read_task, read_tasks
 
@@ -63,8 +73,11 @@ class RunReader:
         self, decode: Callable[[bytes], T], *, name: str = "rollouts", sizes: Mapping[str, int] | None = None
     ) -> Iterator[tuple[Place, T]]:
         """Every good line of the segments, decoded as far as `decode` goes; with `sizes`, up to those bytes."""
+        return self._decoded(decode, self._whole_lines(name, sizes))
+
+    def _decoded(self, decode: Callable[[bytes], T], lines: Iterable[Line]) -> Iterator[tuple[Place, T]]:
         bad: list[BadLine] = []
-        for segment, number, offset, line in self._whole_lines(name, sizes):
+        for segment, number, offset, line in lines:
             try:
                 check(line)
                 yield Place(segment, offset), decode(line)
@@ -81,12 +94,16 @@ class RunReader:
     ) -> Iterator[tuple[Place, Any]]:
         """The final attempt of every slot, once, in log order. What `decode` gives must have a Head's fields.
 
-        The lines that stand there now are looked at, then decoded once.
+        The lines that stand there now are looked at, then decoded once. Episodes that lack seats are left out.
         """
         now = whole_sizes(self.path, segments(self.path)) if sizes is None else sizes
-        best = contest(lambda: (line for _, _, _, line in self._whole_lines("rollouts", now)))
+
+        def lines() -> Iterator[Line]:
+            return without_lost_episodes(self._whole_lines("rollouts", now))
+
+        best = contest(lambda: (line.text for line in lines()))
         self.attempts = 0
-        for place, line in self.lines(decode, sizes=now):
+        for place, line in self._decoded(decode, lines()):
             self.attempts += 1
             if best and (id := line.id.encode()) in best:
                 if rank(line.status, line.attempt) < best[id]:
@@ -99,7 +116,7 @@ class RunReader:
 
         One of a group counts only while its members are the final attempts of the group's samples.
         """
-        found = Gradings(lambda place: decode_grading(self.line(place)))
+        found = Gradings(self._grading)
         wanted = of or self.manifest.grading
         if wanted is None:
             return found
@@ -112,6 +129,20 @@ class RunReader:
         if of_groups:
             found.check_groups(self._groups_now())
         return found
+
+    def _grading(self, place: Place) -> Grading | None:
+        """None for one that cannot be read: what it is of lacks that verdict, and is judged again."""
+        try:
+            grading = decode_grading(self.line(place))
+            given = (grading.metrics, grading.tokens)
+            if any(len(each) not in (0, len(grading.members)) for each in given) or len(
+                grading.scores
+            ) != len(grading.members):
+                raise msgspec.ValidationError("it has not as many verdicts as members")
+            return grading
+        except NOT_A_LINE as problem:
+            _warn(f"{self.path / place.segment}: the line at byte {place.offset} is left out: {problem}")
+            return None
 
     def _groups_now(self) -> Memberships:
         """Who belongs to each group now."""
@@ -158,10 +189,17 @@ class RunReader:
         for bad in self.bad_lines:
             _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
         for place in order:
-            try:
-                yield self.read(place)
-            except StoreError as problem:
-                _warn(f"left out: {problem}")
+            rollout = self.readable(place)
+            if rollout is not None:
+                yield rollout
+
+    def readable(self, place: Place) -> Rollout | None:
+        """As `read`; one that cannot be read is warned of."""
+        try:
+            return self.read(place)
+        except StoreError as problem:
+            _warn(f"left out: {problem}")
+            return None
 
     def folded(self, rollout: Rollout, gradings: Gradings) -> Rollout:
         """The rollout with the scores that count now."""
@@ -173,10 +211,8 @@ class RunReader:
             expected=expected_scorers(of.of if of else {}, rollout.env),
         )
 
-    def _whole_lines(
-        self, name: str, sizes: Mapping[str, int] | None
-    ) -> Iterator[tuple[str, int, int, bytes]]:
-        """Segment, line number, offset and bytes of every line that is whole."""
+    def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[Line]:
+        """Every line that is whole."""
         for segment in segments(self.path, name):
             end = None if sizes is None else sizes.get(segment, 0)
             offset = 0
@@ -184,7 +220,7 @@ class RunReader:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n") or (end is not None and offset >= end):
                         break
-                    yield segment, number, offset, line
+                    yield Line(segment, number, offset, line)
                     offset += len(line)
 
 
