@@ -30,6 +30,19 @@ OTHERS = {
     "--randomly-seed",
     "--port",
 }  # of every command, pytest, a service
+NEMO_GYMS = {
+    f"--{name}"
+    for name in (
+        "no-serve",
+        "input",
+        "output",
+        "num-repeats",
+        "prompt-config",
+        "max-output-tokens",
+        "resume",
+        "disable-aggregation",
+    )
+}
 
 
 def test_the_command_reference_is_up_to_date() -> None:
@@ -73,7 +86,8 @@ def test_every_test_that_is_named_is_a_test(page: Path) -> None:
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_every_flag_that_is_named_is_a_flag(page: Path) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text(encoding="utf-8")))
-    assert sorted(named - set(re.findall(r"--[a-z-]+", REFERENCE)) - OTHERS) == []
+    others = OTHERS | NEMO_GYMS if page.stem == "nemo-gym" else OTHERS
+    assert sorted(named - set(re.findall(r"--[a-z-]+", REFERENCE)) - others) == []
 
 
 def test_the_configuration_page_names_every_key() -> None:
