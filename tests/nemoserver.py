@@ -36,6 +36,7 @@ CREATE_PARAMS = frozenset(
 NEVER_NULL = ("input", "tools", "tool_choice", "parallel_tool_calls")
 RESPONSE = "id created_at model object output parallel_tool_calls tool_choice tools".split()
 ROLLOUT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+SECRET = "sk-of-the-head-server"  # which serves its whole configuration, keys and all
 USAGE = {
     "input_tokens": 7,
     "input_tokens_details": {"cached_tokens": 2},
@@ -109,18 +110,22 @@ def answer(
 
 
 class Gym:
-    """`verify` is what the resources server's /verify answers; `listed`: whether the head server has /server_instances."""
+    """`verify` is what the resources server's /verify answers, or by name what each of several does; `verifiers` says
+    which agent has which. `listed`: whether the head server has /server_instances."""
 
     def __init__(
         self,
         agents: Mapping[str, Play],
         *,
-        verify: Play | None = None,
+        verify: Play | Mapping[str, Play] | None = None,
+        verifiers: Mapping[str, str] | None = None,
         mode: str = "stateless",
         listed: bool = True,
     ) -> None:
         self.agents = dict(agents)
-        self.verify = verify or (lambda row, n: {**row, "reward": 1.0})
+        verify = verify or (lambda row, n: {**row, "reward": 1.0})
+        self.verify = {"resources": verify} if callable(verify) else dict(verify)
+        self.verifiers = dict(verifiers or {})
         self.mode = mode
         self.listed = listed
         self.rows: list[tuple[str, Row]] = []  # let in, by agent, in the order they came
@@ -135,7 +140,7 @@ class Gym:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym", daemon=True)
         self._thread.start()
-        for name in ("head", "resources", *self.agents):
+        for name in ("head", *self.verify, *self.agents):
             self.start(name)
 
     @property
@@ -182,8 +187,8 @@ class Gym:
             get("/global_config_dict_yaml", self._configuration)
             if self.listed:
                 get("/server_instances", self._instances)
-        elif name == "resources":
-            post("/verify", self._verify)
+        elif name in self.verify:
+            post("/verify", partial(self._verify, name))
             get("/reverify_mode", self._mode)
         else:
             post("/run", partial(self._run, name))
@@ -199,7 +204,7 @@ class Gym:
         self.requests["/server_instances"] += 1
         listed = []
         for name, port in self.ports.items():
-            kind = {"resources": "resources_servers"}.get(name, "responses_api_agents")
+            kind = "resources_servers" if name in self.verify else "responses_api_agents"
             where = {"host": "127.0.0.1", "port": port, "url": f"http://127.0.0.1:{port}"}
             if name != "head":
                 listed.append({"process_name": name, "server_type": kind, "name": "impl", "pid": 1, **where})
@@ -207,13 +212,14 @@ class Gym:
 
     async def _configuration(self, request: web.Request) -> web.Response:
         self.requests["/global_config_dict_yaml"] += 1
-        config: dict[str, Any] = {"policy_base_url": "${oc.env:URL}"}
+        config: dict[str, Any] = {"policy_base_url": "${oc.env:URL}", "policy_api_key": SECRET}
         for name, port in self.ports.items():
             where = {"host": "0.0.0.0", "port": port, "entrypoint": "app.py"}
-            if name == "resources":
+            if name in self.verify:
                 config[name] = {"resources_servers": {"impl": where}}
             elif name != "head":
-                where["resources_server"] = {"type": "resources_servers", "name": "resources"}
+                verifier = self.verifiers.get(name, "resources")
+                where["resources_server"] = {"type": "resources_servers", "name": verifier}
                 config[name] = {"responses_api_agents": {"impl": where}}
         return web.json_response(yaml.safe_dump(config))
 
@@ -257,7 +263,7 @@ class Gym:
     async def _mode(self, request: web.Request) -> web.Response:
         return web.json_response(self.mode)
 
-    async def _verify(self, request: web.Request) -> web.StreamResponse:
+    async def _verify(self, name: str, request: web.Request) -> web.StreamResponse:
         self.requests["/verify"] += 1
         sent = await request.json()
         wrong = _wrong_row(sent)
@@ -269,7 +275,7 @@ class Gym:
         if wrong is not None:
             return self._unprocessable(wrong)
         self.verified.append(sent)
-        return await self._answer(self.verify, sent, len(self.verified) - 1, request)
+        return await self._answer(self.verify[name], sent, len(self.verified) - 1, request)
 
     # -- what all have
 

@@ -17,6 +17,7 @@ from tests.collecting import answering, collected, until
 from tests.nemoserver import (
     DIE,
     HANG,
+    SECRET,
     Gym,
     Play,
     Row,
@@ -147,6 +148,17 @@ async def test_of_a_result_that_is_sent_again_only_the_row_is_sent(gym: Callable
     assert sent["_ng_task_index"] == 9
 
 
+async def test_a_prompt_template_makes_the_input_of_rows_that_have_none(gym: Callable[..., Gym]) -> None:
+    Path("prompt.yaml").write_text("system: Be brief.\nuser: 'What is {question}?'\n")
+    server = gym()
+    bare = {"question": "2 + 2", "agent_ref": {"name": "math"}}
+    rollout = await played_once(server, bare, prompt="prompt.yaml")
+    assert [one.text for one in rollout.messages] == ["Be brief.", "What is 2 + 2?", "4"]
+    [sent] = server.rows_of("math")
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 2?"}]
+    assert sent["responses_create_params"] == {"input": said}
+
+
 async def test_rows_without_an_agent_are_refused_together_or_played_by_the_one_in_the_address(
     gym: Callable[..., Gym], tmp_path: Path
 ) -> None:
@@ -185,8 +197,9 @@ async def test_agents_are_found_in_the_configuration_where_the_head_server_lists
     gym: Callable[..., Gym],
 ) -> None:
     server = gym(listed=False)
-    assert (await played_once(server)).reward == 1.0
+    assert (await played_once(server, out="run")).reward == 1.0
     assert server.requests["/global_config_dict_yaml"] == 1
+    assert not any(SECRET in file.read_text() for file in Path("run").iterdir())
 
 
 async def test_a_head_server_that_does_not_answer_as_one_stops_the_run_with_nothing_written(
@@ -272,7 +285,14 @@ async def test_an_episode_is_written_down_turn_by_turn_with_its_tools_usage_and_
             sent, *said, asked, "It is 4.", reward=0.5, accuracy=True, notes={"by": "judge"}, mask_sample=True
         )
 
-    rollout = await played_once(gym(play))
+    given = row("2 + 2?")
+    schema = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+    given["responses_create_params"]["tools"] = [
+        {"type": "function", "strict": True, **schema},
+        {"type": "web_search"},
+    ]
+    rollout = await played_once(gym(play), given)
+    assert rollout.tools == (schema,)
     assert (rollout.status, rollout.stop, rollout.env, rollout.agent) == (
         "completed",
         "answered",
@@ -556,6 +576,23 @@ async def test_a_verdict_that_is_none_is_a_grading_that_failed(
     found = await windrow.rescore(run, scorers=[f"nemo-gym:{server.head}"])
     assert (found.failed, found.active) == (1, False)
     assert [one.reward for one in windrow.load(run)] == [1.0]
+
+
+async def test_each_agents_episodes_are_verified_by_its_own_resources_server(gym: Callable[..., Gym]) -> None:
+    server = gym(
+        {"math": right, "code": right},
+        verify={"sums": lambda sent, n: {"reward": 0.1}, "tests": lambda sent, n: {"reward": 0.2}},
+        verifiers={"math": "sums", "code": "tests"},
+    )
+    await played(server, [row("a", None), row("b", "code")], "/math", out="run")
+    found = await windrow.rescore("run", scorers=["nemo-gym"])
+    assert (found.failed, [one.reward for one in windrow.load("run")]) == (0, [0.1, 0.2])
+    del server.verifiers["code"]
+    found = await windrow.rescore("run", scorers=["nemo-gym"])
+    assert (
+        "does not say which resources server agent 'code' is verified by (it knows: sums, tests)"
+        in found.example
+    )
 
 
 async def test_a_verifier_judges_what_a_policy_of_our_own_has_answered(gym: Callable[..., Gym]) -> None:

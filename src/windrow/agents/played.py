@@ -44,9 +44,10 @@ Piece = Said | Heard
 class Played(msgspec.Struct, frozen=True, kw_only=True):
     """How an episode went. It ended with `stop`, unless it failed (`error`) or is to be played again (`interrupted`).
 
-    `state` is what scorers find in the episode's.
+    `tools` are the schemas that the model was shown, `state` is what scorers find in the episode's.
     """
 
+    tools: tuple[Mapping[str, Json], ...] = ()
     pieces: tuple[Piece, ...] = ()
     stop: Stop = "answered"
     error: WindrowError | None = None

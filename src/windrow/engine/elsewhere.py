@@ -23,6 +23,7 @@ Asked = dict[str, tuple[Call, int]]  # the calls of tools by id, each with the t
 
 def record(recorder: Recorder, played: Played) -> None:
     """All that happened, then how it ended."""
+    recorder.offer(played.tools)
     record_pieces(recorder, played.pieces)
     recorder.metrics |= recorder.frozen_numbers(played.metrics)
     recorder.leave(played.state)

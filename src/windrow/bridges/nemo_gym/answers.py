@@ -15,7 +15,7 @@ import msgspec
 from windrow.agents import Piece, Played
 from windrow.bridges.nemo_gym.items import read_output
 from windrow.bridges.nemo_gym.results import LENGTH, REWARD, STATE, Result, read_result, with_answer
-from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, NO_PERSIST, agent_of
+from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, NO_PERSIST, agent_of, tools_of
 from windrow.engine.elsewhere import record_pieces
 from windrow.engine.recorder import Recorder
 from windrow.errors import EnvError, WindrowError
@@ -52,6 +52,7 @@ def played_of(answer: Mapping[str, Json], task: Task, opening: Sequence[Message]
     elif error is None and failure is not None:
         kept[NEVER_JUDGED] = failure.message
     return Played(
+        tools=tools_of(task.data or {}),
         pieces=result.pieces,
         stop=_STOPS.get(result.incomplete or "", "answered"),
         error=error,

@@ -81,6 +81,17 @@ def params_of(row: Mapping[str, Json]) -> dict[str, Json]:
     return params if isinstance(params, dict) else {}
 
 
+def tools_of(row: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
+    """The functions that the row shows the model, as a record has them."""
+    tools = params_of(row).get("tools")
+    found = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return tuple(
+        {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
+        for tool in found
+        if tool.get("type", "function") == "function"
+    )
+
+
 def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
     """The messages that a row opens with: its instructions as the system's, then its input. ValueError says what is
     wrong with them."""
