@@ -26,6 +26,7 @@ from windrow.tasks.plan import Slot
 JUDGE_FAILED = "judge_failed"
 NEVER_JUDGED = "judge_error"  # in the state: what the judge failed with
 PLAYED_BY = "agent"
+MAX_BITS = 1000  # a float has room for 1,023
 _STOPS: dict[str, Stop] = {LENGTH: "length", "max_tool_calls": "max_tool_calls"}
 
 
@@ -102,13 +103,15 @@ def _state(
 
 
 def is_reward(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and finite(value) is not None
 
 
 def finite(value: Json) -> Json:
-    """A value without NaN and infinities, which JSON does not have: null stands there."""
+    """A value without NaN, infinities and integers beyond all numbers, which no reader takes: null stands there."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value if value.bit_length() <= MAX_BITS else None
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list) else value

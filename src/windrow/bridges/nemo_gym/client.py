@@ -55,7 +55,7 @@ class Servers:
         """Ask the head server; EndpointError when it does not answer as one."""
         listed = await self._instances()
         config = None if listed else await self._configuration()
-        self._known = {server.name: server for server in listed or _configured(config, self._host)}
+        self._known = {server.name: server for server in listed or configured_servers(config, self._host)}
         self._asked += 1
 
     async def again(self, asked: int) -> None:
@@ -105,16 +105,12 @@ class Servers:
     async def _instances(self) -> list[Server]:
         """What /server_instances lists; nothing where there is no such list."""
         status, body = await self._get("/server_instances")
-        found = _decoded(body) if status == 200 else None
-        if not isinstance(found, list):
-            return []
-        servers = [_instance(entry, self._host) for entry in found if isinstance(entry, dict)]
-        return [server for server in servers if server is not None]
+        return listed_servers(decoded(body), self._host) if status == 200 else []
 
     async def _configuration(self) -> dict[str, Any]:
         """The servers' configuration: YAML in a JSON string."""
         status, body = await self._get("/global_config_dict_yaml")
-        text = _decoded(body) if status == 200 else None
+        text = decoded(body) if status == 200 else None
         try:
             found = yaml_value(text) if isinstance(text, str) else None
         except NotYaml:
@@ -159,7 +155,7 @@ class Caller:
     async def post(self, url: str, body: Json) -> dict[str, Json]:
         """The object that is answered with 200. There is no deadline here: who calls has one."""
         answer = await self._asked("POST", url, msgspec.json.encode(body))
-        found = _decoded(answer)
+        found = decoded(answer)
         if not isinstance(found, dict):
             raise EnvError(
                 f"{url} answered something that is not a JSON object: {_shown(answer)}", kind="bad_answer"
@@ -167,7 +163,7 @@ class Caller:
         return found
 
     async def get(self, url: str) -> Json:
-        return _decoded(await self._asked("GET", url, None))
+        return decoded(await self._asked("GET", url, None))
 
     async def _asked(self, method: str, url: str, data: bytes | None) -> bytes:
         assert self._session is not None, "open() comes first"
@@ -217,6 +213,13 @@ def refusal(url: str, status: int, body: bytes) -> WindrowError:
     return EnvError(text, kind=f"http_{status}", retryable=status in NOT_THERE)
 
 
+def listed_servers(found: Json, host: str) -> list[Server]:
+    """What /server_instances lists; `host` is the head server's."""
+    entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    servers = (_instance(entry, host) for entry in entries)
+    return [server for server in servers if server is not None]
+
+
 def _instance(entry: dict[str, Any], host: str) -> Server | None:
     name, kind, url = (entry.get(key) for key in ("process_name", "server_type", "url"))
     where = urlsplit(url) if isinstance(url, str) else None
@@ -227,10 +230,10 @@ def _instance(entry: dict[str, Any], host: str) -> Server | None:
     return Server(name, kind, url.rstrip("/"))
 
 
-def _configured(config: dict[str, Any] | None, host: str) -> list[Server]:
+def configured_servers(config: Json, host: str) -> list[Server]:
     """The servers of a configuration: config[name][kind][implementation] has a host and a port."""
     found: list[Server] = []
-    for name, section in (config or {}).items():
+    for name, section in config.items() if isinstance(config, dict) else ():
         kind = next(iter(section), None) if isinstance(section, dict) else None
         own = _first(_first(section, None), None)
         url = _url(own.get("host"), own.get("port"), host)
@@ -265,7 +268,7 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _decoded(body: bytes) -> Json:
+def decoded(body: bytes) -> Json:
     """The JSON value of a body, NaN and halves of characters too, which are looked at later; None where it is none."""
     try:
         return msgspec.json.decode(body)

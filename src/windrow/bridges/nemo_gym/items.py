@@ -222,6 +222,8 @@ def _content(content: Json, where: str) -> str | list[dict[str, Json]]:
 def _text(parts: Json) -> str:
     if isinstance(parts, str):
         return parts
+    if parts is not None and not isinstance(parts, list):
+        raise ValueError(f"what a model said must be a text or a list of parts, found {parts!r:.80}")
     return "".join(
         str(part.get("text") or part.get("refusal") or "") for part in parts or () if isinstance(part, dict)
     )
