@@ -6,7 +6,10 @@ STAMP := $(VENV)/.stamp
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check lint test docs mutants fuzz bench bench-quick format clean
+.PHONY: help demo setup check lint test test-interop docs mutants fuzz bench bench-quick format clean
+
+# Packages that are heavy, or that need other versions than the rest: an environment each, for the tests of that name.
+INTEROP := wandb mlflow tensorboard
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +53,19 @@ test: lint ## linters, then every test, the slow ones too
 	$(BIN)/windrow models pull
 	$(BIN)/python -m pytest -q -n 2 tests
 
+test-interop: $(INTEROP:%=test-interop-%) ## with the real trackers, each in an environment of its own (.interop/)
+
+test-interop-%: .interop/%/.stamp
+	timeout 300 .interop/$*/bin/python -m pytest -q tests/interop/test_$*.py
+
+.PRECIOUS: .interop/%/.stamp
+.interop/%/.stamp: pyproject.toml constraints.txt tests/interop/%.txt .ci/venv
+	@mkdir -p .interop
+	.ci/venv .interop/$* $(PYTHON)
+	timeout 600 .interop/$*/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    -c tests/interop/$*.txt -e '.[$*]' pytest pytest-asyncio pytest-timeout pytest-randomly hypothesis
+	@touch $@
+
 docs: $(STAMP) ## write docs/cli.md from the commands, and docs/demo.svg from a real run
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/windrow models pull
@@ -72,5 +88,5 @@ format: $(STAMP) ## let ruff format and fix what it can
 	$(BIN)/ruff format .
 
 clean: ## remove what was made here: the venv, caches, builds (never runs/)
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .interop dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

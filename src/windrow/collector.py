@@ -26,6 +26,8 @@ from windrow.prepare import prepare
 from windrow.records import Json, Rollout, RolloutGroup
 from windrow.tools import Tool
 from windrow.tools.functions import as_tool
+from windrow.trackers.names import missing, trackers_of
+from windrow.trackers.reporting import track
 
 __all__ = ["collect", "run_examples"]
 
@@ -134,10 +136,13 @@ async def run_collection(
 ) -> Summary:
     """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported.
 
-    `deliver(rollout, settled)` is awaited after them, and what it raises ends the run. `aggregate` writes metrics.json when it was not
-    stopped.
+    `deliver(rollout, settled)` is awaited after them, and what it raises ends the run. When it was not stopped, `aggregate`
+    writes metrics.json, and the trackers are told.
     """
     control = control or Control()
+    if collection.path is not None:
+        for message in filter(None, map(missing, trackers_of(collection.prepared.run.track))):
+            collection.warn(message)
 
     async def progressed() -> None:
         if on_progress is not None:
@@ -159,9 +164,31 @@ async def run_collection(
         )
         if aggregate and not control.stopping:
             await collection.aggregate()
-        return summary
     finally:
         collection.close()
+    await _track(collection, control)
+    return summary
+
+
+async def _track(collection: Collection, control: Control) -> None:
+    """Tell trackers of a run that was not stopped. Its lock is free by then: an upload may take its time."""
+    run, path = collection.prepared.run, collection.path
+    if path is None or control.stopping or not (trackers := trackers_of(run.track)):
+        return
+    collection.progress.phase = "tracking"
+    sending = track(
+        path,
+        trackers,
+        upload_rollouts=run.upload_rollouts,
+        metrics=collection.metrics,
+        warn=collection.warn,
+    )
+    try:
+        with control.cancellable():
+            await sending
+    except asyncio.CancelledError:
+        if not control.absorb():
+            raise
 
 
 async def _stream(

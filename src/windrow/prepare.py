@@ -54,6 +54,7 @@ from windrow.tasks.mapping import MappedRows, parse_map
 from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
 from windrow.tools import Tool
+from windrow.trackers.names import parse_track
 
 DEFAULT_CONCURRENCY = 64
 
@@ -101,6 +102,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
+    for text in loaded.run.track:
+        parse_track(text)
     redactor = Redactor()
     services = plan_services(loaded.run, redactor)
     with services_at(addresses(services)):

@@ -12,6 +12,7 @@ from typing import get_args
 from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
 from windrow.cli.signals import Signals
+from windrow.cli.tracking import add_track_arguments
 from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
 from windrow.config import OPTIONS, DialectName, load_config, parse_mcp, parse_tool
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="no metrics.json at the end (windrow stats RUN --write makes it)",
     )
+    add_track_arguments(group)
     group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
     group.add_argument(
         "--json",

@@ -69,6 +69,8 @@ def frame(progress: Progress, speed: Speed) -> Frame:
         return Frame(status="waiting for the policy")
     if progress.phase == "aggregating":
         return Frame(status="computing the metrics")
+    if progress.phase == "tracking":
+        return Frame(status="sending to the trackers")
     return work_frame(progress, speed)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+from pathlib import Path
 
 import msgspec
 
 from windrow.cli.text import counts_text, mean_text, shorten
+from windrow.cli.tracking import add_track_arguments
 from windrow.stats.majority import Majority
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
+from windrow.trackers.names import Named, parse_track
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="a rollout passes from this reward on (1)",
     )
+    add_track_arguments(parser.add_argument_group("trackers"))
     parser.add_argument("--write", action="store_true", help="write metrics.json into the run directory, too")
     parser.add_argument(
         "--aggregate",
@@ -33,14 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.aggregate is not None:
         return _aggregate(arguments)
+    trackers = [parse_track(text) for text in arguments.track or ()]
     stats = summarise(arguments.run, pass_reward=arguments.pass_reward)
     print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
-    if arguments.write:
-        from windrow.stats.metrics import survey, write_metrics  # with the environments, which have hooks
-
-        found = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
-        print(f"wrote {write_metrics(arguments.run, found)}", file=sys.stderr)
+    if arguments.write or trackers:
+        _pass_on(arguments, trackers)
     return 0
+
+
+def _pass_on(arguments: argparse.Namespace, trackers: list[Named]) -> None:
+    """Into metrics.json, and to trackers."""
+    from windrow.stats.metrics import survey, write_metrics  # with the environments, which have hooks
+
+    found = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
+    if arguments.write:
+        print(f"wrote {write_metrics(arguments.run, found)}", file=sys.stderr)
+    if trackers:
+        from windrow.trackers.reporting import track
+
+        upload = arguments.upload_rollouts is not False
+        sending = track(
+            Path(arguments.run), trackers, upload_rollouts=upload, metrics=found.metrics, warn=_warn
+        )
+        asyncio.run(sending)
 
 
 def _aggregate(arguments: argparse.Namespace) -> int:

@@ -64,6 +64,8 @@ OPTIONS: dict[str, str] = {
     "budget_tokens": "budget.tokens",
     "budget_cost": "budget.cost",
     "budget_seconds": "budget.seconds",
+    "track": "track",
+    "upload_rollouts": "upload_rollouts",
     "out": "out",
     "lock": "lock",
 }
@@ -149,6 +151,8 @@ def shaped(key: str, value: Any) -> Any:
     """
     if key in ("policy.base_url", "judge.base_url") and isinstance(value, list | tuple) and len(value) == 1:
         return value[0]
+    if key == "track" and isinstance(value, str):
+        return [value]
     if key == "env" and isinstance(value, str):
         return {"name": value}
     if key == "agent" and isinstance(value, str):

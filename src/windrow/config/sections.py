@@ -197,6 +197,8 @@ class RunConfig(_Section, frozen=True):
     max_failure_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     budget: BudgetConfig = BudgetConfig()
     prices: dict[str, Price] = {}  # by model; * and ? stand for anything
+    track: list[str] = []  # wandb[:PROJECT], mlflow[:EXPERIMENT], tensorboard[:DIR]
+    upload_rollouts: bool = True  # to those trackers
     out: str | None = None
     lock: bool = True
 

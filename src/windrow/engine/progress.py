@@ -9,7 +9,7 @@ import msgspec
 
 from windrow.records import Rollout
 
-Phase = Literal["serving", "opening", "grading", "running", "aggregating"]
+Phase = Literal["serving", "opening", "grading", "running", "aggregating", "tracking"]
 
 
 class Progress(msgspec.Struct):
