@@ -57,10 +57,11 @@ Warn = Callable[[str], None]
 
 
 class RescoreProgress(msgspec.Struct):
-    """`read` of `total` rollouts are looked at, `judged` of them were judged by this call."""
+    """`read` of `total` rollouts are looked at, `chosen` of them to be judged, `judged` by this call."""
 
     total: int
     read: int = 0
+    chosen: int = 0
     judged: int = 0
     failed: int = 0
     tokens: int = 0
@@ -72,6 +73,7 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
     """How a call ended. `failed` gradings could not be made, and the same call tries them again."""
 
     generation: int
+    chosen: int  # rollouts that were to be judged, also by calls that this one went on with
     judged: int
     failed: int
     example: str  # why the first of them failed
@@ -229,6 +231,8 @@ class Rescoring:
     ) -> Rescored:
         run = self.loaded.run
         progress = RescoreProgress(sum(1 for _ in self._reader.finals()))
+        if on_progress is not None:
+            on_progress(progress)
         brakes = Brakes(control, budget=run.budget, max_failure_rate=None)
         judges = Judges(
             self._models,
@@ -381,6 +385,7 @@ class Rescoring:
                 if head.status in GRADABLE:
                     rollout = self._reader.readable(place)
                     if rollout is not None and not rollout.opponent and chosen(rollout):
+                        progress.chosen += 1
                         yield [rollout]
             return
         for _, rollouts in groupby(self._reader.ordered(), lambda rollout: rollout.task.index):
@@ -392,6 +397,7 @@ class Rescoring:
                     groups.setdefault(rollout.group, []).append(rollout)
             for members in groups.values():
                 if any(map(chosen, members)):
+                    progress.chosen += len(members)
                     yield members
 
     # -- the end
@@ -407,6 +413,9 @@ class Rescoring:
         active = manifest.grading == self._target or (activate and whole)
         if active:
             manifest = with_generation(manifest, self._target)
+        elif finished and not progress.chosen:  # there is nothing in it
+            left = [known for known in generations_of(manifest) if known != self._target]
+            manifest = msgspec.structs.replace(manifest, generations=left)
         self._directory.write_manifest(
             msgspec.structs.replace(manifest, rescore=None if finished else self._mark)
         )
@@ -419,6 +428,7 @@ class Rescoring:
                 warn(f"no metrics.json: {problem}")
         return Rescored(
             generation=self._target.generation,
+            chosen=progress.chosen,
             judged=progress.judged,
             failed=progress.failed,
             example=self._redactor.text(progress.example),

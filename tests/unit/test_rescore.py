@@ -303,3 +303,10 @@ async def test_another_generation_that_was_made_active_meanwhile_is_the_one_that
     down = False
     found = await windrow.rescore(run, scorers=scorers, failed_only=True)
     assert (found.generation, rewards(run)) == (1, [0.5] * 2)
+
+
+async def test_a_condition_that_nothing_meets_makes_no_generation(run: Path) -> None:
+    found = await windrow.rescore(run, scorers=["contains"], where="reward=77")
+    assert (found.chosen, found.judged, found.active) == (0, 0, False)
+    assert [one.number for one in generations(run)] == [1]
+    assert rewards(run) == [1.0] * 12

@@ -103,6 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(run: str, found: Rescored, control: Control) -> str:
+    if not found.chosen and not control.stopping:
+        return f"{run}: nothing was judged, since no rollout is chosen (--where, --failed-only, or none that ended)"
     lines = [f"{run}: {found.judged:,} gradings, generation {found.generation}"]
     if found.failed:
         lines.append(
@@ -145,13 +147,17 @@ class _Progress:
     """A line on standard error every few seconds; on a terminal it is written in place."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.in_flight = 0
+        self._last: RescoreProgress | None = None
         self._quiet = quiet
         self._started = time.monotonic()
         self._next = self._started + PROGRESS_S
 
+    @property
+    def in_flight(self) -> int:
+        return self._last.in_flight if self._last is not None else 0
+
     def __call__(self, progress: RescoreProgress) -> None:
-        self.in_flight = progress.in_flight
+        self._last = progress
         now = time.monotonic()
         if self._quiet or now < self._next:
             return
