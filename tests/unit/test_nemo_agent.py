@@ -36,6 +36,7 @@ from windrow.errors import EndpointError, UsageError
 from windrow.records import ErrorRecord
 from windrow.replay import replay
 from windrow.tokens.sequences import training_sequences
+from windrow.tokens.verify import problems
 
 
 def right(sent: Row, n: int) -> Row:
@@ -328,7 +329,8 @@ async def test_tokens_are_stored_once_and_give_training_sequences(gym: Callable[
     first, second = sampled([1, 2, 3], [4, 5], [-0.1, -0.2]), sampled([1, 2, 3, 4, 5, 6, 7], [8], [-0.3])
 
     def play(sent: Row, n: int) -> Row:
-        return answer(sent, call("c1", "add", {}, **first), result("c1", "4"), message("4", **second))
+        said = [call("c1", "add", {}, **first), result("c1", "4"), message("4", **second)]
+        return answer(sent, *said, response={"usage": {"input_tokens": 10, "output_tokens": 3}})
 
     rollout = await played_once(gym(play))
     assert rollout.capture == "tokens"
@@ -339,6 +341,11 @@ async def test_tokens_are_stored_once_and_give_training_sequences(gym: Callable[
     [sequence] = training_sequences(rollout)
     assert list(sequence.input_ids) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [n for n, trained in enumerate(sequence.loss_mask) if trained] == [3, 4, 7]
+    shares = [
+        turn.usage and (turn.usage.prompt_tokens, turn.usage.completion_tokens) for turn in rollout.turns
+    ]
+    assert shares == [(3, 2), (7, 1)]
+    assert list(problems(rollout)) == []
     assert (await played_once(gym(play), capture="text")).turns[0].tokens is None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -31,8 +31,9 @@ from windrow.bridges.nemo_gym.rows import (
     params_of,
     with_sampling,
 )
-from windrow.contexts import prompt_ids
+from windrow.contexts import ID_BYTES, prompt_ids
 from windrow.engine.elsewhere import record_pieces
+from windrow.policies import Completion
 from windrow.policies.capturing import held
 from windrow.records import ErrorRecord, Json, Message, Owner, Rollout, Turn, Usage
 
@@ -205,20 +206,50 @@ def _reason(response: Mapping[str, Json]) -> str | None:
 def _with_totals(
     pieces: list[Piece], response: Mapping[str, Json], incomplete: str | None
 ) -> tuple[Piece, ...]:
-    """The last model call carries what is said of all: the usage, the model, how it ended."""
-    last = next((n for n in reversed(range(len(pieces))) if isinstance(pieces[n], Said)), None)
-    if last is None:
+    """The model calls with what is said of all of them: the model, the usage, and of the last one how it ended."""
+    calls = [piece.completion for piece in pieces if isinstance(piece, Said)]
+    if not calls:
         return tuple(pieces)
     model = response.get("model")
-    said = pieces[last]
-    assert isinstance(said, Said)
-    completion = msgspec.structs.replace(
-        said.completion,
-        usage=_usage(response.get("usage")),
-        model=model if isinstance(model, str) else None,
-        finish=("length" if incomplete == LENGTH else incomplete) or said.completion.finish,
+    usages = _shared(_usage(response.get("usage")), calls)
+    ended = ("length" if incomplete == LENGTH else incomplete) or calls[-1].finish
+    finishes = [*(call.finish for call in calls[:-1]), ended]
+    told = (
+        Said(
+            msgspec.structs.replace(
+                call, usage=usage, finish=finish, model=model if isinstance(model, str) else None
+            )
+        )
+        for call, usage, finish in zip(calls, usages, finishes, strict=True)
     )
-    return (*pieces[:last], Said(completion), *pieces[last + 1 :])
+    return tuple(next(told) if isinstance(piece, Said) else piece for piece in pieces)
+
+
+def _shared(usage: Usage | None, calls: Sequence[Completion]) -> list[Usage | None]:
+    """The usage of an episode, by call: what the ids of each come to, where that makes up the whole; otherwise the last call
+    carries it, or rather the last that has no ids, whose own numbers it cannot contradict."""
+    counts = [_ids(call) for call in calls]
+    known = [count for count in counts if count is not None]
+    shares: list[Usage | None] = [None] * len(calls)
+    if usage is None:
+        return shares
+    whole = (usage.prompt_tokens, usage.completion_tokens)
+    if len(known) == len(calls) and tuple(map(sum, zip(*known, strict=True))) == whole:
+        shares = [Usage(prompt_tokens=prompt, completion_tokens=output) for prompt, output in known[:-1]]
+        prompt, output = known[-1]
+        last = Usage(prompt_tokens=prompt, completion_tokens=output, cached_tokens=usage.cached_tokens)
+        return [*shares, last]
+    at = len(calls) - 1
+    if None in counts and counts[-1] != whole:
+        at -= counts[::-1].index(None)
+    shares[at] = usage
+    return shares
+
+
+def _ids(call: Completion) -> tuple[int, int] | None:
+    """How many ids the prompt and the output of a call have, where they are known."""
+    tokens = call.tokens
+    return None if tokens is None else (len(tokens.prompt_new) // ID_BYTES, len(tokens.output) // ID_BYTES)
 
 
 def _usage(usage: Json) -> Usage | None:
