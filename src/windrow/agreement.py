@@ -38,7 +38,8 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
     )
     if before is None:
         return with_generation(fresh, fresh.grading)
-    if (before.source, before.split) != (fresh.source, fresh.split):
+    same_source = prepared.source.joined or before.source == fresh.source  # joined: each task has its own
+    if not same_source or before.split != fresh.split:
         raise UsageError(
             f"this run is of source {before.source!r}, split {before.split!r}; the tasks given are of source "
             f"{fresh.source!r}, split {fresh.split!r}. Choose another --out, or set --source and --split"
@@ -53,6 +54,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
     return msgspec.structs.replace(
         agreed,
         windrow=fresh.windrow,
+        source=fresh.source,
         config=fresh.config,
         code=fresh.code,
         versions=fresh.versions,

@@ -95,7 +95,6 @@ class Collection:
             samples=run.samples,
             pass_=run.pass_,
             behaviour=prepared.behaviour.hash,
-            source=prepared.source.name,
             split=prepared.source.split,
         )
         self.progress = Progress(planned=0)

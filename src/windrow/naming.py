@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from windrow.config import nearest
@@ -67,6 +68,12 @@ def name_of(thing: Any) -> str:
     if target.__module__.startswith("windrow."):
         return str(target.name)
     return f"{target.__module__}:{target.__qualname__}"
+
+
+def cache_home() -> Path:
+    """Where what can be had again is kept: $WINDROW_CACHE, else the user's cache."""
+    own = os.environ.get("WINDROW_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windrow"
 
 
 def import_extra(module: str, *, extra: str, what: str) -> Any:

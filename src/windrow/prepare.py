@@ -48,10 +48,12 @@ from windrow.scoring import (
 from windrow.secrets import Redactor
 from windrow.services import Service, addresses, plan_services
 from windrow.store.directory import Fingerprint
+from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
 from windrow.tasks.foreign import ForeignRows
-from windrow.tasks.loaders import FORMS, open_source
+from windrow.tasks.kept import open_anew, open_kept
+from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MappedRows, parse_map
-from windrow.tasks.rows import BadRow, Rows, spool_rows
+from windrow.tasks.rows import BadRow, spool_rows
 from windrow.tasks.scan import Selection, Source, list_problems, scan
 from windrow.tools import Tool
 from windrow.trackers.names import parse_track
@@ -113,6 +115,7 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
 def _prepare(
     loaded: LoadedConfig, parts: Parts, redactor: Redactor, services: tuple[Service, ...]
 ) -> Prepared:
+    loaded = _repeated(loaded, parts)
     run = loaded.run
     made = make(loaded, parts, redactor)
     survey = _Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
@@ -271,21 +274,37 @@ class _Survey:
         return found
 
 
-def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> tuple[Source, ForeignRows]:
+def _repeated(loaded: LoadedConfig, parts: Parts) -> LoadedConfig:
+    """As many samples as the data sets say, where nothing else says it."""
+    run = loaded.run
+    if not run.datasets or parts.rows is not None or "samples" in loaded.origins:
+        return loaded
+    said = repeats_of(chosen(run, expand(run.tasks.split, where="tasks.split"))[1])
+    if said is None:
+        return loaded
+    origins = {**loaded.origins, "samples": "datasets"}
+    return LoadedConfig(msgspec.structs.replace(run, samples=said), origins)
+
+
+def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> tuple[Source, ForeignRows | JoinedRows]:
     config = loaded.run.tasks
     source = expand(config.source, where="tasks.source")
     split = expand(config.split, where="tasks.split")
     maps = parse_map(expand(config.map, where="tasks.map"), loaded.origins)
-    rows: Rows
+    opened = open_kept if loaded.run.reuse_prepared else open_anew
+    numbered: ForeignRows | JoinedRows
     if parts.rows is not None:
         name = source or "rows"
-        rows = spool_rows(parts.rows, name)
+        numbered = ForeignRows(spool_rows(parts.rows, name))
+    elif loaded.run.datasets:
+        split, datasets = chosen(loaded.run, split)
+        numbered = open_datasets(datasets, split, opened)
+        name = "+".join(sorted(numbered.sources))
     else:
         if not config.path:
             raise UsageError(f"no tasks: give {FORMS}")
-        rows, found = open_source(expand(config.path, where="tasks.path"), split=split)
-        name = source or found
-    numbered = ForeignRows(rows)
+        rows, found = opened(expand(config.path, where="tasks.path"), split)
+        numbered, name = ForeignRows(rows), source or found
     found_source = scan(
         MappedRows(numbered, maps) if maps else numbered,
         name=name,
@@ -293,11 +312,14 @@ def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> tuple[Source, 
         check=survey.check,
         watch=survey.watch,
         skip_invalid=config.skip_invalid,
+        source_of=numbered.source_of if isinstance(numbered, JoinedRows) else None,
     )
     return found_source, numbered
 
 
-def _as_numbered(loaded: LoadedConfig, rows: ForeignRows, made: Made) -> tuple[LoadedConfig, tuple[str, ...]]:
+def _as_numbered(
+    loaded: LoadedConfig, rows: ForeignRows | JoinedRows, made: Made
+) -> tuple[LoadedConfig, tuple[str, ...]]:
     """As many samples as numbered rows have for each task, unless the configuration says how many; and what to say."""
     notes: list[str] = []
     if rows.unheeded and not getattr(made.agent, "plays_itself", False):

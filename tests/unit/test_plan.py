@@ -34,7 +34,7 @@ def prompts(count: int) -> list[dict[str, Any]]:
 
 
 def plan_of(tasks: TaskList, samples: int = 1, pass_: int = 0, split: str | None = None) -> Plan:
-    return Plan(tasks, samples=samples, pass_=pass_, behaviour="b", source="tasks", split=split)
+    return Plan(tasks, samples=samples, pass_=pass_, behaviour="b", split=split)
 
 
 def slots(plan: Plan, ledger: Ledger | None = None) -> list[Any]:

@@ -56,7 +56,15 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The flags that say what a run is; returns the group of those that are about the run itself."""
     group = parser.add_argument_group("tasks")
     group.add_argument("--source", help="the data set's name (default: the file's stem)")
-    group.add_argument("--split", help="a label, part of the identity: train, test, …")
+    group.add_argument(
+        "--split", help="a label, part of the identity: train, test, …; with `datasets`, which of them"
+    )
+    group.add_argument(
+        "--reuse-prepared",
+        action="store_true",
+        default=None,
+        help="take what was loaded before, if its input is the same",
+    )
     group.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
     group.add_argument("--shuffle", type=int, metavar="SEED", help="order the tasks by a seeded shuffle")
     group.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")

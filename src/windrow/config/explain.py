@@ -12,6 +12,7 @@ import msgspec
 from windrow.config.sections import (
     AgentConfig,
     BudgetConfig,
+    DatasetConfig,
     EnvConfig,
     LimitsConfig,
     LocalConfig,
@@ -65,6 +66,7 @@ def _section_type(section: str) -> type[msgspec.Struct]:
         "budget": BudgetConfig,
         "prices": Price,
         "services": ServiceConfig,
+        "datasets": DatasetConfig,
         "tools": ToolConfig,
         "tools.mcp": McpConfig,
     }

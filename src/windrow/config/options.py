@@ -14,6 +14,7 @@ OPTIONS: dict[str, str] = {
     "tasks": "tasks.path",
     "source": "tasks.source",
     "split": "tasks.split",
+    "reuse_prepared": "reuse_prepared",
     "limit": "tasks.limit",
     "shuffle": "tasks.shuffle",
     "skip_invalid": "tasks.skip_invalid",

@@ -27,6 +27,16 @@ class TasksConfig(_Section, frozen=True):
     map: dict[str, str] = {}
 
 
+class DatasetConfig(_Section, frozen=True):
+    """A task file of a split. `num_repeats`: rollouts a task, where `samples` says none."""
+
+    path: str
+    split: Literal["train", "validation", "benchmark"]
+    source: str | None = None
+    agent: str | None = None
+    num_repeats: Positive | None = None
+
+
 class Sampling(_Section, frozen=True, omit_defaults=True):
     """What may be asked of a model. A policy refuses what it cannot honour; `extra` goes into the request as it is."""
 
@@ -170,6 +180,8 @@ class Price(_Section, frozen=True):
 
 class RunConfig(_Section, frozen=True):
     tasks: TasksConfig = TasksConfig()
+    datasets: list[DatasetConfig] = []  # in place of one path: those of `tasks.split` are the tasks
+    reuse_prepared: bool = False
     policy: PolicyConfig = PolicyConfig()
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()

@@ -18,6 +18,7 @@ import msgspec
 
 from windrow.config import nearest
 from windrow.errors import InfraError, UsageError
+from windrow.naming import cache_home
 
 CHUNK = 1 << 20
 
@@ -52,9 +53,7 @@ MODELS = {
 
 def cache_directory() -> Path:
     """Where model files are kept: $WINDROW_CACHE, else the user's cache."""
-    own = os.environ.get("WINDROW_CACHE")
-    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windrow"
-    return base / "models"
+    return cache_home() / "models"
 
 
 def find_model(name: str) -> Model:

@@ -79,6 +79,10 @@ class TaskFile:
         assert self._tasks is not None
         return self._tasks.identity(position)
 
+    def source(self, position: int) -> str:
+        assert self._tasks is not None
+        return self._tasks.source(position)
+
     def task(self, position: int) -> Task:
         self._file.seek(self._offsets[position])
         return _decode_line(self._file.readline()).task()
@@ -90,10 +94,11 @@ class TaskFile:
         end = self.path.stat().st_size
         fresh = bytearray()
         for position in range(len(tasks)):
-            identity = tasks.identity(position)
+            digest, occurrence = tasks.identity(position)
+            identity = (tasks.source(position), digest, occurrence)
             offset = known.get(identity)
             if offset is None:
-                line = encode(_line(tasks.task(position), identity[1])) + b"\n"
+                line = encode(_line(tasks.task(position), occurrence)) + b"\n"
                 fresh += line
                 offset = end
                 known.set(identity, offset)
@@ -115,7 +120,7 @@ class TaskFile:
             if line is None:
                 self.bad_lines.append(number)
             else:
-                known.set((line.digest, line.occurrence), offset)
+                known.set((line.source, line.digest, line.occurrence), offset)
         return known
 
 

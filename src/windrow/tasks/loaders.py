@@ -41,9 +41,14 @@ def open_source(path: str, *, split: str | None) -> tuple[Rows, str]:
     if colon and package in BRIDGES["loader"] and not file.exists():
         opened: tuple[Rows, str] = resolve("loader", package, {})(path)
         return opened
-    if _FUNCTION.fullmatch(path) and not file.exists():
+    if is_function(path):
         return _open_function(path, split), path
     return _open_file(path), file.stem
+
+
+def is_function(path: str) -> bool:
+    """Whether a path is `module:function`."""
+    return _FUNCTION.fullmatch(path) is not None and not Path(path).exists()
 
 
 def _open_file(path: str) -> Rows:

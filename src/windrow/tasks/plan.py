@@ -22,6 +22,7 @@ class TaskList(Protocol):
 
     def __len__(self) -> int: ...
     def identity(self, position: int) -> tuple[str, int]: ...
+    def source(self, position: int) -> str: ...
     def task(self, position: int) -> Task: ...
 
 
@@ -99,14 +100,11 @@ class Ledger:
 
 
 class Plan:
-    def __init__(
-        self, tasks: TaskList, *, samples: int, pass_: int, behaviour: str, source: str, split: str | None
-    ):
+    def __init__(self, tasks: TaskList, *, samples: int, pass_: int, behaviour: str, split: str | None):
         self.tasks = tasks
         self.samples = samples
         self._pass = pass_
         self._behaviour = behaviour
-        self._source = source
         self._split = split
 
     def __len__(self) -> int:
@@ -115,7 +113,7 @@ class Plan:
     def group(self, position: int) -> str:
         digest, occurrence = self.tasks.identity(position)
         return group_id(
-            source=self._source,
+            source=self.tasks.source(position),
             split=self._split,
             digest=digest,
             occurrence=occurrence,

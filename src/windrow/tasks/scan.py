@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import msgspec
 
@@ -27,15 +27,20 @@ SHOWN_PROBLEMS = 20
 RowCheck = Callable[[Mapping[str, Json]], None]
 # Told of every good row: (row, where).
 RowWatch = Callable[[Mapping[str, Json], str], None]
+# The name of the data set that has the row at an offset.
+SourceOf = Callable[[int], str]
 
 
 class Source:
     """The rows of one data set that passed their checks, by position; a task is read from its file when asked for."""
 
-    def __init__(self, rows: Rows, *, name: str, split: str | None) -> None:
+    def __init__(
+        self, rows: Rows, *, name: str, split: str | None, source_of: SourceOf | None = None
+    ) -> None:
         self.rows = rows
         self.name = name
         self.split = split
+        self._source_of = source_of
         self.invalid: list[BadRow] = []
         self.row_sampling: set[str] = set()
         self.row_agents: set[str] = set()
@@ -50,6 +55,15 @@ class Source:
         """(digest, occurrence): what a task is, wherever it stands."""
         return self._identities[position]
 
+    def source(self, position: int) -> str:
+        """The name of the data set that the task is of; part of its identity."""
+        return self.name if self._source_of is None else self._source_of(self._offsets[position])
+
+    @property
+    def joined(self) -> bool:
+        """Whether it is several data sets, or may become so."""
+        return self._source_of is not None
+
     def index(self, position: int) -> int:
         """The task's number among all rows of the source."""
         return self._indexes[position]
@@ -59,7 +73,7 @@ class Source:
         return make_task(
             row,
             digest=self.identity(position)[0],
-            source=self.name,
+            source=self.source(position),
             split=self.split,
             index=self._indexes[position],
         )
@@ -100,6 +114,9 @@ class Selection:
     def index(self, position: int) -> int:
         return self._source.index(self._positions[position])
 
+    def source(self, position: int) -> str:
+        return self._source.source(self._positions[position])
+
     def task(self, position: int) -> Task:
         return self._source.task(self._positions[position])
 
@@ -112,9 +129,14 @@ def scan(
     check: RowCheck,
     watch: RowWatch | None = None,
     skip_invalid: bool = False,
+    source_of: SourceOf | None = None,
 ) -> Source:
-    """Read every row once. Bad rows are one error that lists them, or, with `skip_invalid`, `source.invalid`."""
-    source = Source(rows, name=name, split=split)
+    """Read every row once. Bad rows are one error that lists them, or, with `skip_invalid`, `source.invalid`.
+
+    `source_of` tells the data set of a row by its offset, where there are several; ids and repeated rows are each
+    data set's own.
+    """
+    source = Source(rows, name=name, split=split, source_of=source_of)
     occurrences, ids = Index(), Index()  # how often a digest came up; which task has an id
     taken: dict[int, tuple[str, int]] = {}  # invalid rows whose id belongs to the task at that position
     for row in rows:
@@ -128,17 +150,18 @@ def scan(
         except (ValueError, RecursionError) as problem:
             source.invalid.append(BadRow(row.where, str(problem)))
             continue
+        own: Hashable = source_of(row.offset) if source_of is not None else None
         if row.data.get("id") is not None:
             key = str(row.data["id"])
-            known = ids.get(key)
+            known = ids.get((own, key))
             if known is None:
-                ids.set(key, len(source))
+                ids.set((own, key), len(source))
             elif source.identity(known)[0] != row_digest:
                 taken[len(source.invalid)] = (key, known)
                 source.invalid.append(BadRow(row.where, ""))
                 continue
-        occurrence = occurrences.get(row_digest) or 0
-        occurrences.set(row_digest, occurrence + 1)
+        occurrence = occurrences.get((own, row_digest)) or 0
+        occurrences.set((own, row_digest), occurrence + 1)
         source._add(row, row_digest, occurrence)
         source.row_sampling.update(sampling_of(row.data))
         if row.data.get("agent") is not None:

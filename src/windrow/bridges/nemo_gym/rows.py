@@ -72,6 +72,11 @@ def agent_of(row: Mapping[str, Json]) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:
+    """The row for this agent, unless it names one itself."""
+    return dict(row) if agent_of(row) is not None else {**row, AGENT: {"name": agent}}
+
+
 def has_input(row: Mapping[str, Json]) -> bool:
     return bool(params_of(row).get("input"))
 

@@ -1,0 +1,95 @@
+"""`--reuse-prepared`: what a loader found is kept, and taken again while its input is the same.
+
+It is kept in the cache under the spelling of the input, with a digest of what the input is: the bytes of a file, the source of a
+function; a hub's name and revision stand for themselves. An input that has changed is refused, never taken for the old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from pathlib import Path
+
+import msgspec
+
+from windrow.errors import UsageError
+from windrow.identity import digest, source_hash
+from windrow.naming import cache_home, resolve
+from windrow.tasks.loaders import is_function, open_source
+from windrow.tasks.rows import BadRow, RowFile, Rows
+
+STANDARD_INPUT = "-"
+
+
+class _Record(msgspec.Struct):
+    """What was kept of an input: the name of the data set, and the digest of what was read."""
+
+    name: str
+    input: str
+
+
+def open_kept(path: str, split: str | None) -> tuple[Rows, str]:
+    """As `open_source`, from what is kept of the same input; what is not kept yet is, if every row can be read."""
+    if path == STANDARD_INPUT:
+        return open_source(path, split=split)
+    place, now = _place(path, split), _digest(path)
+    record = _record(place)
+    if record is not None and record.input != now:
+        raise UsageError(
+            f"{path} has changed since its tasks were prepared; leave out --reuse-prepared to prepare them anew"
+        )
+    if record is None:
+        rows, name = open_source(path, split=split)
+        if not _keep(place, rows, _Record(name, now)):
+            return rows, name
+        rows.close()
+        record = _Record(name, now)
+    return RowFile(place.open("rb"), path, label="index"), record.name
+
+
+def open_anew(path: str, split: str | None) -> tuple[Rows, str]:
+    """As `open_source`; what was kept of the input is forgotten."""
+    if path != STANDARD_INPUT:
+        _place(path, split).with_suffix(".json").unlink(missing_ok=True)
+    return open_source(path, split=split)
+
+
+def _place(path: str, split: str | None) -> Path:
+    return cache_home() / "prepared" / f"{digest([os.path.abspath('.'), path, split])}.jsonl"
+
+
+def _digest(path: str) -> str:
+    file = Path(path)
+    if file.is_file():
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    if is_function(path):
+        function = resolve("loader", path, {})
+        return str(source_hash(inspect.unwrap(function)) if callable(function) else None)
+    return path
+
+
+def _record(place: Path) -> _Record | None:
+    try:
+        return msgspec.json.decode(place.with_suffix(".json").read_bytes(), type=_Record)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _keep(place: Path, rows: Rows, record: _Record) -> bool:
+    """Whether all rows could be kept: a bad one is to be reported by its own place."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_suffix(f".{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            for row in rows:
+                if isinstance(row, BadRow):
+                    return False
+                file.write(msgspec.json.encode(row.data) + b"\n")
+        draft.replace(place)
+    finally:
+        draft.unlink(missing_ok=True)
+    draft.write_bytes(msgspec.json.encode(record))
+    draft.replace(place.with_suffix(".json"))
+    return True
