@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from windrow.store.disk import Disk
 from windrow.store.judgements import Judgements
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
-from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
+from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
 
 BAD_LINES_TOLD = 10
 
@@ -343,7 +342,14 @@ class Collection:
             cast = world.cast(slot.task)
             return ("env", cast.env_name), ("agent", cast.agent_name)
 
-        following = partial(next, self.plan.pending(self.ledger), None)
+        pending = self.plan.pending(self.ledger)
+
+        def following() -> Slot | None:
+            slot = next(pending, None)
+            while slot is not None and self._past.is_judged(slot):
+                slot = retried(slot)
+            return slot
+
         return Waiting(following, limits=limits, names=names)
 
     def _count(self, finished: Finished) -> None:

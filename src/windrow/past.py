@@ -9,6 +9,7 @@ import msgspec
 
 from windrow.compact import Index
 from windrow.errors import StoreError
+from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint, Redo
 from windrow.store.fold import expected_group_scorers, expected_scorers, missing_scorers
@@ -16,7 +17,7 @@ from windrow.store.heads import Head, attempts_of
 from windrow.store.places import Place, Places
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
-from windrow.tasks.plan import Ledger, Plan
+from windrow.tasks.plan import Ledger, Plan, Slot
 
 
 class Past:
@@ -69,6 +70,14 @@ class Past:
         """The scorers whose verdict it lacks."""
         gradings = self._gradings.of(rollout.key) if self._gradings is not None else []
         return missing_scorers(rollout, expected, gradings)
+
+    def is_judged(self, slot: Slot) -> bool:
+        """Whether an attempt that the log does not have was judged: its line was lost, and its number is not given
+        again, or its verdicts would be taken for those of another."""
+        gradings = self._gradings
+        return gradings is not None and any(
+            (id, slot.attempt) in gradings for id in (slot.id, rollout_id(slot.group, slot.sample, 0))
+        )
 
     def judged(self, rollout: Rollout, gradings: Sequence[Grading]) -> None:
         """Gradings were made just now: they count when the rollout is read again, with its group."""

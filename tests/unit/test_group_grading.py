@@ -158,6 +158,15 @@ async def test_a_member_whose_line_cannot_be_read_is_run_again_and_its_group_jud
     assert [rollout.reward for rollout in windrow.load(run)] == [0.0, 1.0, 2.0, 3.0]
 
 
+async def test_the_verdict_of_an_attempt_whose_line_was_lost_is_never_that_of_another(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    await collected(ROWS[:1], **options(tmp_path))
+    log = run / "rollouts.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
+    [again] = await collected(ROWS[:1], **options(tmp_path))
+    assert (again.attempt, again.grade) == (2, "graded")
+
+
 @pytest.mark.parametrize("damage", [{"scores": 7}, {"scores": []}, {"metrics": [{}]}])
 async def test_a_verdict_that_cannot_be_read_is_left_out_told_and_given_again(
     tmp_path: Path, damage: dict[str, Any]

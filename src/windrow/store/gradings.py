@@ -78,6 +78,7 @@ class Gradings:
         self._fresh: dict[AttemptId, list[Grading]] = {}
 
     def __contains__(self, attempt: AttemptId) -> bool:
+        """Whether there are any of it, also such as do not count."""
         return attempt in self._fresh or (bool(self._before) and self._latest.get(attempt) is not None)
 
     def add(self, attempt: AttemptId, place: Place) -> None:
