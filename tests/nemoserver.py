@@ -121,6 +121,7 @@ class Gym:
         verifiers: Mapping[str, str] | None = None,
         mode: str = "stateless",
         listed: bool = True,
+        head_port: int = 0,
     ) -> None:
         self.agents = dict(agents)
         verify = verify or (lambda row, n: {**row, "reward": 1.0})
@@ -141,7 +142,7 @@ class Gym:
         self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym", daemon=True)
         self._thread.start()
         for name in ("head", *self.verify, *self.agents):
-            self.start(name)
+            self.start(name, head_port if name == "head" else 0)
 
     @property
     def head(self) -> str:

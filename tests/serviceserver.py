@@ -2,7 +2,7 @@
 
 `python -m tests.serviceserver HOW PORT NOTES`: in the directory NOTES it writes HOW.pids, a process a line, and does as files
 there tell it: nothing answers while `closed` is there, and completions wait while `hold` is. `model` answers 42, with the
-sum of a tool where it is given one; `world` is an environment; `sick` listens and is never healthy; `broken` ends at once.
+sum of a tool where it is given one; `world` is an environment; `gym` are servers of NeMo Gym, with an agent `math`; `sick` listens and is never healthy; `broken` ends at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.nemoserver import Gym, answer
 from tests.serving import ModelServer
 
 LOOK_AGAIN_S = 0.01
@@ -94,6 +95,10 @@ def main(how: str, port: str, where: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while (notes / "closed").exists():
         time.sleep(LOOK_AGAIN_S)
+    if how == "gym":
+        with Gym({"math": lambda row, n: answer(row, "4", reward=1.0)}, head_port=int(port)):
+            while True:
+                time.sleep(600)
     if how == "model":
         with ModelServer(reply(notes), port=int(port), api_key=os.environ.get("MODEL_KEY")):
             while True:

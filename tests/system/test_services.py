@@ -17,6 +17,7 @@ import yaml
 
 import windrow
 from tests.commands import PATIENCE_S, Outcome, Project, Running
+from tests.nemoserver import row
 from tests.pages import ROOT
 from tests.serving import ModelServer
 
@@ -146,6 +147,26 @@ def test_a_model_a_tool_server_and_an_environment_are_started_for_a_run_and_gone
     assert {len(rollout.turns) for rollout in home.project.rollouts()} == {2}
     home.assert_none_is_left(started=2)  # once each, by the parent
     assert "world is loading" in home.log("world")
+
+
+def test_servers_of_nemo_gym_play_the_data_sets_of_a_split(served: Callable[..., Served]) -> None:
+    home = served()
+    home.project.tasks([row("2 + 2?", agent=None), row("3 + 3?")], "sums.jsonl")
+    home.project.tasks([row("1 + 1?")], "others.jsonl")
+    home.config = {
+        "agent": "nemo-gym:${service.gym.url}",
+        "services": {"gym": home.service("gym", health="/server_instances")},
+        "datasets": [
+            {"path": "sums.jsonl", "split": "benchmark", "agent": "math", "num_repeats": 2},
+            {"path": "others.jsonl", "split": "train"},
+        ],
+        "out": "run",
+    }
+    done = home.collect("--split", "benchmark")
+    assert done.code == 0, done.err
+    found = [(rollout.task.source, rollout.agent, rollout.reward) for rollout in home.project.rollouts()]
+    assert found == [("sums", "math", 1.0)] * 4
+    home.assert_none_is_left(started=1)
 
 
 def test_addresses_are_in_no_id_and_a_run_goes_on_at_others(served: Callable[..., Served]) -> None:
@@ -292,6 +313,22 @@ def test_a_service_that_dies_stops_the_run_which_goes_on_with_the_next_call(
     (home.path / "hold").unlink()
     assert home.collect("--workers", workers).code == 0
     assert {rollout.reward for rollout in home.project.rollouts()} == {1.0}
+
+
+def test_a_service_whose_supervisor_is_killed_is_gone_and_stops_the_run(
+    served: Callable[..., Served],
+) -> None:
+    home = served()
+    (home.path / "hold").touch()
+    running = home.start()
+    running.until((home.path / "asked").exists, "the model is asked")
+    service, child, _ = home.pids()
+    os.kill(int(Path(f"/proc/{service}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    failed = running.wait()
+    assert failed.code == 1
+    assert "service 'model' died (its supervisor was killed)" in failed.err
+    assert not runs(service)
+    assert not runs(child)
 
 
 def test_two_runs_at_once_have_services_of_their_own(served: Callable[..., Served]) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.serving import write_jsonl
+from windrow.cli.figures import Speed, frame
 from windrow.config import expand, load_config, services_at
+from windrow.engine.progress import Progress
 from windrow.errors import UsageError
 from windrow.prepare import Prepared, prepare
 from windrow.secrets import Redactor
@@ -126,6 +128,12 @@ def test_an_address_is_in_no_fingerprint(tmp_path: Path) -> None:
     ]
     assert len({one.behaviour.hash for one in found}) == 1
     assert "${service.model.url}/mcp" in str(found[0].behaviour.of)
+
+
+def test_what_is_waited_for_is_shown() -> None:
+    waiting = Progress(planned=4, phase="serving", waiting_for=("model", "tools"))
+    assert frame(waiting, Speed()).status == "waiting for service model, tools"
+    assert frame(Progress(planned=4, phase="serving"), Speed()).status == "waiting for the policy"
 
 
 def test_a_port_is_given_once_until_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,9 @@ def frame(progress: Progress, speed: Speed) -> Frame:
     """What is being done now."""
     if progress.phase == "grading":
         return Frame(status=f"grading {progress.graded:,} of {progress.to_grade:,} from earlier calls")
-    if progress.phase == "serving":
+    if progress.phase == "serving" and progress.waiting_for:
         return Frame(status=f"waiting for service {', '.join(progress.waiting_for)}")
-    if progress.phase == "opening":
+    if progress.phase in ("serving", "opening"):
         return Frame(status="waiting for the policy")
     if progress.phase == "aggregating":
         return Frame(status="computing the metrics")

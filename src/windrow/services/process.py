@@ -36,6 +36,7 @@ class Process:
         self._gone = asyncio.Event()
         self._redactor = redactor
         self._said_before = 0  # bytes in the log, of earlier calls
+        self._group = 0
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -74,8 +75,10 @@ class Process:
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             await self._process.stdin.drain()
         said = (await self._process.stdout.readline()).decode(errors="replace").strip()
-        if said != "started":
-            raise self._error(f"cannot be started: {said.removeprefix('failed ') or 'its supervisor ended'}")
+        word, _, rest = said.partition(" ")
+        if word != "started":
+            raise self._error(f"cannot be started: {rest or 'its supervisor ended'}")
+        self._group = int(rest)
         self._watch = asyncio.create_task(self._listen(self._process.stdout))
 
     async def wait_until_ready(self) -> None:
@@ -126,6 +129,8 @@ class Process:
                 self._gone.set()
         if self.ended is None:
             self.ended = "its supervisor was killed"
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)  # the kernel has killed the service, not its children
             self._gone.set()
 
     async def _problem(self, session: aiohttp.ClientSession) -> str | None:

@@ -2,7 +2,7 @@
 
 Run by path in a bare interpreter, so the standard library is all there is. Standard input has one line of JSON that
 says what to start; its end, or SIGTERM (which the kernel sends when the run is killed), says that it is over. Standard
-output says how it goes: `started`, or `failed WHY`; then `exited CODE`, once the service itself has ended.
+output says how it goes: `started PID`, or `failed WHY`; then `exited CODE`, once the service itself has ended.
 
 It adopts whatever the service leaves behind, also what has left its process group. All of it is asked to end, and
 killed when its time is up; then this process ends too.
@@ -49,7 +49,8 @@ class Supervisor:
         except (OSError, subprocess.SubprocessError) as problem:
             say(f"failed {problem}")
             return
-        say("started")
+        assert self._process is not None
+        say(f"started {self._process.pid}")
         with selectors.DefaultSelector() as selector:
             selector.register(0, selectors.EVENT_READ, self._hear)
             selector.register(woken, selectors.EVENT_READ, lambda: self._signalled(woken))
