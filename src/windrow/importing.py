@@ -24,6 +24,7 @@ from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, agent_of, has_input, op
 from windrow.collection import Collection, Summary, Warn, open_collection
 from windrow.engine.elsewhere import record
 from windrow.engine.episode import OwnScore, score
+from windrow.engine.freeze import Freezer
 from windrow.engine.recorder import Recorder
 from windrow.engine.world import World
 from windrow.envs import Episode
@@ -52,6 +53,11 @@ class Written(msgspec.Struct, frozen=True):
     rollouts: Path
     inputs: Path
     failures: Path | None
+
+    @property
+    def lines(self) -> list[Path]:
+        """The files with attempts: what failed comes before what followed it."""
+        return [path for path in (self.failures, self.rollouts) if path is not None]
 
 
 def written_by_nemo_gym(rollouts: str, *, inputs: str | None = None, failures: str | None = None) -> Written:
@@ -92,8 +98,10 @@ async def import_run(prepared: Prepared, written: Written, on_warning: Warn | No
 
 
 async def _imported(collection: Collection, written: Written, work: _Work) -> Imported:
-    for path in filter(None, (written.failures, written.rollouts)):
+    for path in written.lines:
         await work.take(path)
+    if work.lost:
+        collection.warn(f"left out, to be collected anew:\n{_listed(work.lost)}")
     if work.others:
         collection.warn(
             f"{_given_otherwise(work.others)}; the first is {work.first_other}. What was said is kept"
@@ -131,8 +139,9 @@ class _Survey:
         self._twice: list[str] = []
         self._strange: list[str] = []
         self._blank = self._repeated = 0
-        for path in filter(None, (written.rollouts, written.failures)):
-            for line in read_lines(path):
+        self.sizes = {path: path.stat().st_size for path in written.lines}
+        for path in written.lines:
+            for line in read_lines(path, self.sizes[path]):
                 if not isinstance(line, Line):
                     self._blank += line.blank
                     self._lost += [] if line.blank else [str(line)]
@@ -184,31 +193,36 @@ class _Work:
         self._taken: set[int] = set()
         self.rollouts = self.failures = self.skipped = self.others = 0
         self.first_other = ""
+        self.lost: list[str] = []
 
     async def take(self, path: Path) -> None:
         """Commit the lines of a file, some at a time."""
-        for lines in batched(read_lines(path)):
-            made = [await self._made(line) for line in lines if isinstance(line, Line)]
-            await asyncio.gather(*(self._collection.add(*one) for one in made if one is not None))
+        for lines in batched(read_lines(path, self._survey.sizes[path])):
+            await asyncio.gather(*(self._one(line) for line in lines if isinstance(line, Line)))
 
-    async def _made(self, line: Line) -> tuple[Slot, Rollout] | None:
+    async def _one(self, line: Line) -> None:
         number = self._places.number(line)
         before, failed = self._tries(number), FAILURE_CLASS in line.answer
         self._failed[number] += failed
         attempt = self._failed[number] if failed else max(before, self._survey.failed[number]) + 1
         if before < 0 or (failed and attempt <= before):
             self.skipped += 1
-            return None
+            return
         if not failed:
             if number in self._taken:  # the same line again
-                return None
+                return
             self._taken.add(number)
         slot = self._collection.plan.slot(number, attempt)
         self._compare(line, slot)
         last = number not in self._survey.done and attempt == self._survey.failed[number]
+        try:
+            rollout = await rollout_of(slot, self._collection.prepared.world, line.answer, unjudged=last)
+        except (ValueError, RecursionError) as problem:
+            self.lost.append(f"{line.where}: cannot be written down: {problem}")
+            return
+        await self._collection.add(slot, rollout)
         self.failures += failed
         self.rollouts += not failed
-        return slot, await rollout_of(slot, self._collection.prepared.world, line.answer, unjudged=last)
 
     def _tries(self, number: int) -> int:
         if number not in self._before:
@@ -279,7 +293,7 @@ def _whole(rollout: Rollout, said: dict[str, Json]) -> Rollout:
     told = {key: value for key, value in kept.items() if key not in ("fields", "rest")}
     exact = with_answer(rollout, said, fields)
     rest = exact.state[STATE] if exact.state else {}
-    return msgspec.structs.replace(rollout, state={STATE: {**rest, **told}})
+    return msgspec.structs.replace(rollout, state=Freezer().value({STATE: {**rest, **told}}, "state"))
 
 
 def _dated(rollout: Rollout, said: dict[str, Json]) -> Rollout:

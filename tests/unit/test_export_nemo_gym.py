@@ -191,10 +191,33 @@ async def test_a_line_is_not_lost_when_what_follows_it_is_left_out(tmp_path: Pat
 
 
 async def test_a_rollout_of_a_task_that_is_not_there_is_left_out_and_counted(tmp_path: Path) -> None:
-    run = await run_of(tmp_path, [row(0)], samples=1)
-    write_lines(run / "rollouts.jsonl", [make_rollout("stranger", index=9)])
+    run = await run_of(tmp_path, [{**row(n), "_ng_task_index": n} for n in (0, 5, 9)], samples=1)
+    strangers = [make_rollout(f"stranger {n}", index=n) for n in (3, 11)]
+    write_lines(run / "rollouts.jsonl", strangers)
     report = windrow.export(run, to="nemo-gym", out=tmp_path / "x.jsonl")
-    assert report.left_out == {"of a task that is not in tasks.jsonl": 1}
+    assert (report.rows, report.left_out) == (3, {"of a task that is not in tasks.jsonl": 2})
+
+
+async def test_a_record_that_contradicts_itself_is_left_out_and_counted(tmp_path: Path) -> None:
+    run = await run_of(tmp_path, [row(0), row(1)], samples=1)
+    good, bad = windrow.load(run)
+    messages = tuple(msgspec.structs.replace(message, turn=7) for message in bad.messages)
+    (run / "rollouts.jsonl").write_bytes(b"")
+    write_lines(run / "rollouts.jsonl", [good, msgspec.structs.replace(bad, messages=messages)])
+    report = windrow.export(run, to="nemo-gym", out=tmp_path / "x.jsonl")
+    assert (report.rows, list(report.invalid.values())) == (1, [1])
+
+
+def test_tasks_whose_prompt_was_never_rendered_are_counted(tmp_path: Path) -> None:
+    rows = [{"agent_ref": {"name": "a"}, "question": f"{n}?", "answer": "4"} for n in range(2)]
+    tasks = write_jsonl(tmp_path / "t.jsonl", rows)
+    (tmp_path / "p.yaml").write_text("user: 'Q: {question}'\n")
+    run = tmp_path / "run"
+    with ModelServer(lambda body, n: (400, {}, {}) if "1?" in str(body) else "4") as server:
+        arguments = ["collect", str(tasks), "--model", "m", "--base-url", server.url, "--out", str(run)]
+        main([*arguments, "--prompt", str(tmp_path / "p.yaml"), "--quiet", "--scorer", "exact"])
+    report = windrow.export(run, to="nemo-gym", out=tmp_path / "x.jsonl")
+    assert list(report.notes.values()) == [1]
 
 
 def test_seeds_of_samples_and_the_runs_sampling_are_written_where_theirs_are(tmp_path: Path) -> None:

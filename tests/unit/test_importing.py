@@ -12,6 +12,7 @@ import windrow
 from tests.nemofiles import failure, given, half_finished, inputs, read, success, write, write_run
 from tests.nemoserver import Gym, answer, prompt_of
 from tests.serving import ModelServer
+from windrow.bridges.nemo_gym.reading import Line, Problem, read_lines
 from windrow.cli.main import main
 
 SCRIPT = "replies: [{reply: '7'}]\n"
@@ -242,6 +243,27 @@ def test_a_reward_that_is_no_number_is_a_failure_and_never_a_zero(tmp_path: Path
     [rollout] = windrow.load("run")
     assert rollout.error is not None
     assert (rollout.status, rollout.error.kind, rollout.reward) == ("failed", "bad_reward", None)
+
+
+def test_a_line_that_nobody_could_write_down_is_told_and_collected_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep: Any = 0
+    for _ in range(700):
+        deep = [deep]
+    write_run(tmp_path, [success(0, 0, judge=deep), success(0, 1)])
+    assert imported("--quiet") == 0
+    assert "gym.jsonl:1: cannot be written down: " in capsys.readouterr().err
+    assert list(rollouts()) == [(0, 1, 1)]
+
+
+def test_what_is_written_while_it_is_read_is_left_for_the_next_import(tmp_path: Path) -> None:
+    file = write_run(tmp_path, [success(0, 0), success(0, 1)])
+    end = file.stat().st_size - 2
+    [first, torn] = read_lines(file, end)
+    assert isinstance(first, Line)
+    assert isinstance(torn, Problem)
+    assert list(read_lines(file, 0)) == []
 
 
 def test_an_input_that_differs_from_the_rows_is_told_and_kept_as_it_was(

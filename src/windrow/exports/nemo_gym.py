@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import shutil
+import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -24,9 +25,11 @@ from windrow.bridges.nemo_gym.files import (
     success_row,
     task_input,
 )
+from windrow.bridges.nemo_gym.results import given_params
 from windrow.bridges.nemo_gym.rows import PARAMS, TASK_INDEX, agent_of
+from windrow.contexts import BrokenContext
 from windrow.errors import ExportError
-from windrow.exports.base import Example, Exporter, Unfit
+from windrow.exports.base import Example, Exporter, Invalid, Unfit
 from windrow.exports.profiles import Agent, Task, numbers
 from windrow.records import Json, Rollout
 from windrow.store.directory import TASKS
@@ -54,11 +57,13 @@ class NemoGym(Exporter):
             over_rows=frozenset(of.get("sampling_over_rows") or ()),
             seeds=of.get("seeds") == "sample",
         )
-        self._agent = str((of.get("agent") or {}).get("name"))
+        agent = reader.manifest.config.get("agent") or {}
+        self._agent = str((agent.get("settings") or {}).get("agent") or (of.get("agent") or {}).get("name"))
         self._tasks = self._listed(run / TASKS)
+        self._next = next(self._tasks, None)
         self._task: Task | None = None
         self._slot: tuple[int, int] | None = None
-        self._done: Rollout | None = None  # the last attempt of the slot that ended well
+        self._done: tuple[Rollout, dict[str, Json]] | None = None  # the slot's last attempt that ended well
         self._ready: list[Any] = []  # lines that the next rollout, whatever becomes of it, gives out
         self._failed = 0  # attempts of the slot that did not
         self._agents: dict[str, Agent] = {}
@@ -77,15 +82,20 @@ class NemoGym(Exporter):
         if rollout.status == "cancelled":
             raise Unfit("cancelled")
         if rollout.status == "failed" or rollout.grade == "failed":
-            line = failure_row(rollout, failures=self._failed, seeds=self._asked.seeds)
-            self._failures.write(_encode(line) + b"\n")
+            self._failures.write(_encode(self._line(rollout, failure_row)) + b"\n")
             self._failed += 1
         elif rollout.reward is None:
             raise Unfit("not graded")
         else:
-            self._done = rollout
+            self._done = rollout, self._line(rollout, success_row)
         ready, self._ready = self._ready, []
         return ready
+
+    def _line(self, rollout: Rollout, form: Callable[..., dict[str, Json]]) -> dict[str, Json]:
+        try:
+            return form(rollout, failures=self._failed, seeds=self._asked.seeds)
+        except (BrokenContext, IndexError, AttributeError, TypeError, struct.error):
+            raise Invalid("rollouts whose turns, tokens or state do not fit together") from None
 
     def rest(self) -> Iterator[Any]:
         self._close_slot()
@@ -95,40 +105,39 @@ class NemoGym(Exporter):
 
     def _listed(self, path: Path) -> Iterator[Task]:
         """Every task of the run in its order; the inputs of its rollouts are written as it is reached."""
-        last = None
+        last: int | None = None
         for task in tasks_in_order(path) if path.exists() else ():
             if task.index == last:
                 raise ExportError(f"two tasks of the run have the index {last}, which is to number them")
             last = task.index
-            given = task_input(task, self._asked, self._agent)
-            if not given[PARAMS].get("input"):
-                self.notes[NO_INPUT] += 1
-            yield Task(task.index, given, self._samples, [])
+            yield Task(task.index, task_input(task, self._asked, self._agent), self._samples, [])
 
     def _reach(self, index: int | None) -> None:
         """Go on to this task, or past the last one; what lies before is closed."""
-        while self._task is None or self._task.number != index:
+        while self._next is not None and (index is None or self._next.number <= index):
             if self._task is not None:
                 self._close_task(self._task)
-            self._task = next(self._tasks, None)
-            if self._task is None:
-                if index is not None:
-                    raise Unfit("of a task that is not in tasks.jsonl")
-                return
+            self._task, self._next = self._next, next(self._tasks, None)
+        if index is None and self._task is not None:
+            self._close_task(self._task)
+        elif index is not None and (self._task is None or self._task.number != index):
+            raise Unfit("of a task that is not in tasks.jsonl")
 
     def _close_slot(self) -> None:
         """The line of the slot's final attempt, if that ended well, is ready."""
-        rollout, self._done = self._done, None
-        if rollout is None or self._task is None:
+        done, self._done = self._done, None
+        if done is None or self._task is None:
             return
-        line = success_row(rollout, failures=self._failed, seeds=self._asked.seeds)
+        rollout, line = done
         self._task.add(rollout.sample, numbers(line, rollout.task.data or {}))
         if not self._task.sample[PARAMS].get("input"):  # a prompt template made it
-            self._task.sample[PARAMS] = line[PARAMS]
+            self._task.sample[PARAMS] = given_params(rollout)
         self._ready.append(line)
 
     def _close_task(self, task: Task) -> None:
         name = agent_of(task.sample) or self._agent
+        if not task.sample[PARAMS].get("input"):
+            self.notes[NO_INPUT] += 1
         for sample in range(task.expected):
             line = input_row(task.sample, task.number, sample, self._asked)
             self._inputs.write(_encode(line) + b"\n")

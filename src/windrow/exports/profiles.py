@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from windrow.bridges.nemo_gym.results import is_number
 from windrow.records import Json
 
 REWARD = "reward"
@@ -32,7 +33,7 @@ def numbers(answer: Mapping[str, Json], row: Mapping[str, Json]) -> dict[str, fl
 
 def _numbers(fields: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
     for key, value in fields.items():
-        if isinstance(value, int | float):
+        if isinstance(value, bool) or is_number(value):
             yield key, float(value)
 
 

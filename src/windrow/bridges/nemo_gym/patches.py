@@ -77,7 +77,7 @@ def _at(a: Json, place: int) -> Json:
 
 
 def _same(a: Json, b: Json) -> bool:
-    """1, 1.0 and true are equal in Python, but not in JSON."""
+    """1, 1.0 and true are equal in Python, and so are 0.0 and -0.0, but not in JSON."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is type(b) and bool(a == b)
+    return type(a) is type(b) and bool(a == b) and (bool(a) or repr(a) == repr(b))

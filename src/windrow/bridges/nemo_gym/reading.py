@@ -41,11 +41,16 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{self.where}: {self.why}"
 
 
-def read_lines(path: Path) -> Iterator[Line | Problem]:
+def read_lines(path: Path, end: int | None = None) -> Iterator[Line | Problem]:
+    """The lines that begin before the byte `end`: whoever writes the file may still be writing."""
+    offset = 0
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
-                yield _line(raw, f"{path}:{number}")
+                if end is not None and offset >= end:
+                    return
+                yield _line(raw if end is None else raw[: end - offset], f"{path}:{number}")
+                offset += len(raw)
     except OSError as problem:
         raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from None
 

@@ -79,9 +79,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def numbers_of(fields: Mapping[str, Json]) -> dict[str, float]:
     return {
-        name: float(value)
-        for name, value in fields.items()
-        if isinstance(value, int | float) and math.isfinite(value)
+        name: float(value) for name, value in fields.items() if isinstance(value, bool) or is_number(value)
     }
 
 
@@ -121,7 +119,7 @@ def with_answer(rollout: Rollout, answer: Mapping[str, Json], fields: Mapping[st
     own: dict[str, Json] = {"fields": dict(fields)} if fields else {}
     told = msgspec.structs.replace(rollout, state={STATE: own})
     ours, theirs = result_row(told), _unmarked(answer)
-    if _is_number(theirs.get(REWARD)):
+    if is_number(theirs.get(REWARD)):
         theirs[REWARD] = ours[REWARD]  # it stands in the record, where another verdict may take its place
     rest = difference(ours, theirs)
     if rest is not None:
@@ -186,15 +184,19 @@ def _failure(answer: Mapping[str, Json]) -> Failure | None:
 
 def _reward(answer: Mapping[str, Json], *, needed: bool) -> float | None:
     reward = answer.get(REWARD)
-    if _is_number(reward):
+    if is_number(reward):
         return float(reward)  # type: ignore[arg-type]
     if not needed:
         return None
     raise ValueError(f"'reward' must be a finite number, found {reward!r:.80}")
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Json) -> bool:
+    """Whether it is a finite number that a float can hold."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _reason(response: Mapping[str, Json]) -> str | None:
@@ -337,5 +339,8 @@ def _rounded(item: Json) -> Json:
     logprobs = item.get(LOGPROBS) if isinstance(item, dict) else None
     if not isinstance(logprobs, list):
         return item
-    packed = struct.pack(f"<{len(logprobs)}f", *logprobs)
+    try:
+        packed = struct.pack(f"<{len(logprobs)}f", *logprobs)
+    except (struct.error, OverflowError):  # no tokens that anyone reads
+        return item
     return {**item, LOGPROBS: list(struct.unpack(f"<{len(logprobs)}f", packed))}
