@@ -302,3 +302,11 @@ def test_a_misspelt_command_line_is_refused_with_the_nearest_name(arguments, sai
     assert shown.err.startswith(f"windrow: {said}")
     assert shown.out == ""
     assert "Traceback" not in shown.err
+
+
+def test_settings_without_a_name_are_for_whichever_environment_is_named_later(tmp_path: Path) -> None:
+    file, later = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    file.write_text("env: {settings: {opponents: {1: {model: m}}}}")
+    later.write_text("env: {name: 'my:Game', settings: {rounds: 2}}")
+    assert load_config([file], {"env": "my:Game"}).run.env.settings == {"opponents": {1: {"model": "m"}}}
+    assert load_config([file, later]).run.env.settings == {"opponents": {1: {"model": "m"}}, "rounds": 2}

@@ -110,7 +110,7 @@ def _assign(tree: dict[str, Any], key: str, value: Any, origin: str, origins: di
     before = node.get(last)
     if not (isinstance(value, dict) and isinstance(before, dict)):
         node[last] = value
-    elif key == "tasks.map" or before.get("name") == value.get("name"):
+    elif key == "tasks.map" or before.get("name") in (None, value.get("name")):
         node[last] = {**before, **value}
     else:
         node[last] = value
@@ -132,7 +132,7 @@ def _merge(tree: dict[str, Any], data: dict[str, Any], *, top: bool = True) -> N
         before = tree.get(key)
         if not (isinstance(value, dict) and isinstance(before, dict)):
             tree[key] = value
-        elif not top or value.get("name") in (None, before.get("name")):
+        elif not top or before.get("name") is None or value.get("name") in (None, before.get("name")):
             _merge(before, value, top=False)
         else:
             tree[key] = value
