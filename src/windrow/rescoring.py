@@ -534,7 +534,12 @@ def _again(
             scorer = made_scorer(config, env, own)
             if getattr(scorer, "identity", dict)(config.settings) == settings:
                 return scorer
-    return made_scorer(ScorerConfig(name=entry["name"], weight=weight, settings=settings), env, own)
+    try:
+        return made_scorer(ScorerConfig(name=entry["name"], weight=weight, settings=settings), env, own)
+    except UsageError as problem:
+        raise UsageError(
+            f"{problem}\nThe run is graded by it: name its scorers with --scorer, or in Python windrow.rescore(run, scorers=[…])"
+        ) from None
 
 
 def _own_env(loaded: LoadedConfig) -> type[BaseEnv]:

@@ -310,3 +310,12 @@ async def test_a_condition_that_nothing_meets_makes_no_generation(run: Path) -> 
     assert (found.chosen, found.judged, found.active) == (0, 0, False)
     assert [one.number for one in generations(run)] == [1]
     assert rewards(run) == [1.0] * 12
+
+
+async def test_a_run_whose_own_scorers_cannot_be_found_says_how_to_name_them(tmp_path: Path) -> None:
+    def local(task: Task, reply: str) -> float:
+        return 1.0
+
+    await collected(ROWS[:1], policy=answering(answer), scorers=[local], out=str(tmp_path / "run"))
+    with pytest.raises(UsageError, match=r"<locals>.*\n.*name its scorers with --scorer"):
+        await windrow.rescore(tmp_path / "run")

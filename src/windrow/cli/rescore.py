@@ -114,6 +114,8 @@ def _text(run: str, found: Rescored, control: Control) -> str:
         lines.append(f"not finished ({control.why or 'stopped'}): the same command continues")
     if found.active:
         lines.append(f"generation {found.generation} is active: windrow stats {run}")
+    elif found.failed or control.stopping:
+        lines.append(f"generation {found.generation} becomes active when every rollout has its verdict")
     else:
         lines.append(
             f"generation {found.generation} is not active; make it so with: "
