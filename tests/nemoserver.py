@@ -5,7 +5,7 @@ create params would refuse is a 422 here too. What an agent does with a row is a
 
     with Gym({"math": lambda row, n: answer(row, "4", reward=1.0)}) as gym: ...     # the answer of /run
     lambda row, n: (500, "RuntimeError('no browser')")                              # a status and its body
-    lambda row, n: HANG / DIE                                                       # never answers / closes the connection
+    lambda row, n: HANG / DIE / CUT                          # never answers; closes the connection; does so in mid-answer
 
 `n` counts the agent's rows from 0. The function runs in a worker thread, and may block.
 """
@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-HANG, DIE = object(), object()
+HANG, DIE, CUT = object(), object(), object()
 Row = dict[str, Any]
 Play = Callable[[Row, int], Any]
 
@@ -287,8 +287,12 @@ class Gym:
             return web.json_response(repr(problem), status=500)
         if said is HANG:
             await asyncio.Event().wait()
-        if said is DIE:
+        if said in (DIE, CUT):
             assert request.transport is not None
+            if said is CUT:
+                begun = web.StreamResponse(headers={"Content-Length": "1000"})
+                await begun.prepare(request)
+                await begun.write(b'{"reward": 1.0, "response": {')
             request.transport.abort()
             return web.Response()
         if isinstance(said, tuple):

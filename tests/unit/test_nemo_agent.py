@@ -15,6 +15,7 @@ import pytest
 import windrow
 from tests.collecting import answering, collected, until
 from tests.nemoserver import (
+    CUT,
     DIE,
     HANG,
     SECRET,
@@ -376,6 +377,7 @@ FAILURES: dict[str, tuple[Any, str, str, bool]] = {
     "503": ((503, "busy"), "infra", "http_503", True),
     "422": ((422, {"detail": [{"loc": ["body"], "msg": "Field required"}]}), "env", "http_422", False),
     "dies": (DIE, "infra", "transport", True),
+    "dies in mid-answer": (CUT, "infra", "transport", True),
     "not-json": ("<html>", "env", "bad_answer", True),
     "nan": ({"reward": math.nan}, "env", "bad_reward", True),
     "null": ({"reward": None}, "env", "bad_reward", True),

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.bridges.nemo_gym.items import Heard, Said, read_output
+from windrow.agents import Heard, Said
+from windrow.bridges.nemo_gym.items import read_output
 from windrow.bridges.nemo_gym.patches import applied, difference
-from windrow.bridges.nemo_gym.results import read_result, record, result_row, with_answer
+from windrow.bridges.nemo_gym.results import read_result, result_row, with_answer
 from windrow.bridges.nemo_gym.rows import (
     is_row,
     opening_of,
@@ -21,6 +22,7 @@ from windrow.bridges.nemo_gym.rows import (
     with_seed,
     without_seed,
 )
+from windrow.engine.elsewhere import record_pieces
 from windrow.engine.recorder import Recorder
 from windrow.records import Json, PolicyRecord, Rollout, Task
 from windrow.tasks.plan import Slot
@@ -109,7 +111,7 @@ def recorded(result_of: dict[str, Json]) -> Rollout:
     recorder = Recorder(slot, env="problem", agent="math_agent", policy=policy, capture="tokens")
     recorder.add(opening_of(ROW), "task")
     result = read_result(result_of, ROW)
-    record(recorder, result.pieces)
+    record_pieces(recorder, result.pieces)
     recorder.end("completed", "answered")
     return with_answer(recorder.rollout(), result_of, result.fields)
 

@@ -13,9 +13,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.agents import Heard as Heard
-from windrow.agents import Piece as Piece
-from windrow.agents import Said as Said
+from windrow.agents import Heard, Piece, Said
 from windrow.policies import Completion
 from windrow.policies.capturing import packed
 from windrow.records import Call, Json, Message, Tokens

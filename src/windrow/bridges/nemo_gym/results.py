@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -31,15 +31,13 @@ from windrow.bridges.nemo_gym.rows import (
     params_of,
     with_sampling,
 )
-from windrow.contexts import ID_BYTES, prompt_ids
-from windrow.engine.elsewhere import record_pieces
-from windrow.policies import Completion
+from windrow.bridges.nemo_gym.usages import read_usage, shared, written_usage
+from windrow.contexts import prompt_ids
 from windrow.policies.capturing import held
-from windrow.records import ErrorRecord, Json, Message, Owner, Rollout, Turn, Usage
+from windrow.records import ErrorRecord, Json, Message, Owner, Rollout, Turn
 
 STATE = "nemo_gym"
 REWARD = "reward"
-record = record_pieces
 LENGTH = "max_output_tokens"  # why a response is incomplete
 _OWNERS: dict[str, Owner] = {"judge_failed": "scorer", "skipped": "env", "legitimate": "env"}
 
@@ -213,7 +211,7 @@ def _with_totals(
     if not calls:
         return tuple(pieces)
     model = response.get("model")
-    usages = _shared(_usage(response.get("usage")), calls)
+    usages = shared(read_usage(response.get("usage")), calls)
     ended = ("length" if incomplete == LENGTH else incomplete) or calls[-1].finish
     finishes = [*(call.finish for call in calls[:-1]), ended]
     told = (
@@ -225,48 +223,6 @@ def _with_totals(
         for call, usage, finish in zip(calls, usages, finishes, strict=True)
     )
     return tuple(next(told) if isinstance(piece, Said) else piece for piece in pieces)
-
-
-def _shared(usage: Usage | None, calls: Sequence[Completion]) -> list[Usage | None]:
-    """The usage of an episode, by call: what the ids of each come to, where that makes up the whole; otherwise the last call
-    carries it, or rather the last that has no ids, whose own numbers it cannot contradict."""
-    counts = [_ids(call) for call in calls]
-    known = [count for count in counts if count is not None]
-    shares: list[Usage | None] = [None] * len(calls)
-    if usage is None:
-        return shares
-    whole = (usage.prompt_tokens, usage.completion_tokens)
-    if len(known) == len(calls) and tuple(map(sum, zip(*known, strict=True))) == whole:
-        shares = [Usage(prompt_tokens=prompt, completion_tokens=output) for prompt, output in known[:-1]]
-        prompt, output = known[-1]
-        last = Usage(prompt_tokens=prompt, completion_tokens=output, cached_tokens=usage.cached_tokens)
-        return [*shares, last]
-    at = len(calls) - 1
-    if None in counts and counts[-1] != whole:
-        at -= counts[::-1].index(None)
-    shares[at] = usage
-    return shares
-
-
-def _ids(call: Completion) -> tuple[int, int] | None:
-    """How many ids the prompt and the output of a call have, where they are known."""
-    tokens = call.tokens
-    return None if tokens is None else (len(tokens.prompt_new) // ID_BYTES, len(tokens.output) // ID_BYTES)
-
-
-def _usage(usage: Json) -> Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    details = usage.get("input_tokens_details")
-    return Usage(
-        prompt_tokens=_count(usage.get("input_tokens")),
-        completion_tokens=_count(usage.get("output_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else 0,
-    )
-
-
-def _count(value: Json) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
 
 
 def _response(rollout: Rollout) -> dict[str, Json]:
@@ -284,7 +240,7 @@ def _response(rollout: Rollout) -> dict[str, Json]:
         "tool_choice": params.get("tool_choice", "auto"),
         "tools": params.get("tools")
         or [{"type": "function", "strict": False, **tool} for tool in rollout.tools],
-        "usage": _written_usage(rollout.usage) if counted else None,
+        "usage": written_usage(rollout.usage) if counted else None,
         "incomplete_details": {"reason": LENGTH} if cut else None,
     }
 
@@ -309,16 +265,6 @@ def _tokens(turns: tuple[Turn, ...], number: int) -> dict[str, Json] | None:
     if tokens is None or held("tokens", tokens) != "tokens":
         return None
     return token_fields(prompt_ids(turns, number), tokens)
-
-
-def _written_usage(usage: Usage) -> dict[str, Json]:
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
 
 
 def _own_state(rollout: Rollout) -> dict[str, Json]:
