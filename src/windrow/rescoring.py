@@ -51,7 +51,7 @@ from windrow.store.judgements import Judgements
 from windrow.store.read import RunReader, segments
 from windrow.store.where import parse_where
 
-AT_A_TIME = 256  # units that are judged side by side; their verdicts share a write
+AT_A_TIME = 256  # rollouts that are judged side by side, alone or in groups; their verdicts share a write
 
 Warn = Callable[[str], None]
 
@@ -329,10 +329,14 @@ class Rescoring:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(AT_A_TIME):
+                for _ in range(self._units_at_a_time()):
                     group.create_task(work())
         except* WindrowError as problems:
             raise first_of(problems) from None
+
+    def _units_at_a_time(self) -> int:
+        samples = self._reader.samples if self._together else 1
+        return max(1, int(AT_A_TIME // samples))
 
     async def _judge(
         self,
@@ -342,25 +346,30 @@ class Rescoring:
         gradings: Gradings,
         progress: RescoreProgress,
     ) -> None:
-        """A rollout, or a group: its rollouts one by one, then all together."""
-        seen: list[Rollout] = []
-        for rollout in unit:
+        """A rollout, or a group: each of its rollouts, then all together."""
+
+        async def alone(rollout: Rollout) -> Rollout:
             expected = expected_scorers(self._target.of, rollout.env)
             wanted = [name for name in self._alone if name in expected and not done.has(name, rollout.key)]
             made = await grader.grade(rollout, wanted)
             _count(progress, made)
-            seen.append(
-                self._folded(rollout, [*gradings.of(rollout.key), *made]) if self._together else rollout
-            )
-        together = [
-            name for name in self._together if seen and name in expected_scorers(self._target.of, seen[0].env)
-        ]
-        if not together:
+            return self._folded(rollout, [*gradings.of(rollout.key), *made]) if self._together else rollout
+
+        if not self._together:
+            await alone(*unit)
             return
+        async with asyncio.TaskGroup() as each:
+            judged = [each.create_task(alone(rollout)) for rollout in unit]
+        await self._judge_together([task.result() for task in judged], grader, done, progress)
+
+    async def _judge_together(
+        self, seen: Sequence[Rollout], grader: Grader, done: _Done, progress: RescoreProgress
+    ) -> None:
+        expected = expected_scorers(self._target.of, seen[0].env)
         group = RolloutGroup(id=seen[0].group, task=seen[0].task, rollouts=tuple(seen))
         members = tuple(rollout.key for rollout in seen)
-        for name in together:
-            if not done.has(name, members):
+        for name in self._together:
+            if name in expected and not done.has(name, members):
                 made = await grader.grade_group(group, (name,))
                 _count(progress, made)
                 folded = tuple(self._folded(rollout, made) for rollout in group.rollouts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -319,3 +320,23 @@ async def test_a_run_whose_own_scorers_cannot_be_found_says_how_to_name_them(tmp
     await collected(ROWS[:1], policy=answering(answer), scorers=[local], out=str(tmp_path / "run"))
     with pytest.raises(UsageError, match=r"<locals>.*\n.*name its scorers with --scorer"):
         await windrow.rescore(tmp_path / "run")
+
+
+async def test_as_many_groups_are_in_memory_as_have_their_members_side_by_side(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windrow.rescoring.AT_A_TIME", 4)
+    there: set[str] = set()
+    most = 0
+
+    async def held(group: RolloutGroup) -> dict[tuple[str, int], float]:
+        nonlocal most
+        there.add(group.id)
+        most = max(most, len(there))
+        await asyncio.sleep(0.01)
+        there.remove(group.id)
+        return {rollout.key: 0.5 for rollout in group.rollouts}
+
+    held.unit = "group"  # type: ignore[attr-defined]
+    await windrow.rescore(run, scorers=[held])
+    assert (most, rewards(run)) == (2, [0.5] * 12)
