@@ -45,7 +45,7 @@ from windrow.store.directory import (
     whole_sizes,
     with_generation,
 )
-from windrow.store.fold import GRADABLE, expected_scorers, fold
+from windrow.store.fold import GRADABLE, expected_scorers, fold, missing_scorers
 from windrow.store.gradings import Gradings
 from windrow.store.judgements import Judgements
 from windrow.store.read import RunReader, segments
@@ -269,7 +269,7 @@ class Rescoring:
         }
         active = manifest.grading
         same = active is not None and active.hash == grading.hash
-        in_place = same and (where is not None or failed_only)
+        in_place = self._in_place = same and (where is not None or failed_only)
         going = manifest.rescore
         if (
             going is not None
@@ -349,7 +349,7 @@ class Rescoring:
         """A rollout, or a group: each of its rollouts, then all together."""
 
         async def alone(rollout: Rollout) -> Rollout:
-            expected = expected_scorers(self._target.of, rollout.env)
+            expected = self._wanted(rollout, gradings, done) if self._in_place else self._expected(rollout)
             wanted = [name for name in self._alone if name in expected and not done.has(name, rollout.key)]
             made = await grader.grade(rollout, wanted)
             _count(progress, made)
@@ -362,10 +362,22 @@ class Rescoring:
             judged = [each.create_task(alone(rollout)) for rollout in unit]
         await self._judge_together([task.result() for task in judged], grader, done, progress)
 
+    def _expected(self, rollout: Rollout) -> tuple[str, ...]:
+        return expected_scorers(self._target.of, rollout.env)
+
+    def _wanted(self, rollout: Rollout, gradings: Gradings, done: _Done) -> tuple[str, ...]:
+        """Who judges a rollout again whose other verdicts stand: nobody, where it is only another's fellow."""
+        if not self._chosen(rollout, done):
+            return ()
+        if not self._mark.failed_only:
+            return self._expected(rollout)
+        known = gradings.of(rollout.key)
+        return missing_scorers(self._folded(rollout, known), self._expected(rollout), known)
+
     async def _judge_together(
         self, seen: Sequence[Rollout], grader: Grader, done: _Done, progress: RescoreProgress
     ) -> None:
-        expected = expected_scorers(self._target.of, seen[0].env)
+        expected = self._expected(seen[0])
         group = RolloutGroup(id=seen[0].group, task=seen[0].task, rollouts=tuple(seen))
         members = tuple(rollout.key for rollout in seen)
         for name in self._together:
@@ -376,24 +388,16 @@ class Rescoring:
                 group = msgspec.structs.replace(group, rollouts=folded)
 
     def _folded(self, rollout: Rollout, gradings: Sequence[Grading]) -> Rollout:
-        expected = expected_scorers(self._target.of, rollout.env)
-        return fold(rollout, gradings, active=self._target.hash, expected=expected)
+        return fold(rollout, gradings, active=self._target.hash, expected=self._expected(rollout))
 
     def _units(self, done: _Done, progress: RescoreProgress) -> Iterator[list[Rollout]]:
-        """The rollouts that are to be judged: each by itself, or the members of a group together.
-
-        What this rescore has begun is judged to its end: its first verdicts may be why it is selected no more.
-        """
-
-        def chosen(rollout: Rollout) -> bool:
-            return self._selects(rollout) or any(done.has(name, rollout.key) for name in self._alone)
-
+        """The rollouts that are to be judged: each by itself, or the members of a group together."""
         if not self._together:
             for place, head in self._reader.finals():
                 progress.read += 1
                 if head.status in GRADABLE:
                     rollout = self._reader.readable(place)
-                    if rollout is not None and not rollout.opponent and chosen(rollout):
+                    if rollout is not None and not rollout.opponent and self._chosen(rollout, done):
                         progress.chosen += 1
                         yield [rollout]
             return
@@ -405,9 +409,13 @@ class Rescoring:
                 if judged and rollout.sample < self._reader.samples:
                     groups.setdefault(rollout.group, []).append(rollout)
             for members in groups.values():
-                if any(map(chosen, members)):
+                if any(self._chosen(rollout, done) for rollout in members):
                     progress.chosen += len(members)
                     yield members
+
+    def _chosen(self, rollout: Rollout, done: _Done) -> bool:
+        """What this rescore has begun is judged to its end: its first verdicts may be why it is selected no more."""
+        return self._selects(rollout) or any(done.has(name, rollout.key) for name in self._alone)
 
     # -- the end
 

@@ -340,3 +340,36 @@ async def test_as_many_groups_are_in_memory_as_have_their_members_side_by_side(
     held.unit = "group"  # type: ignore[attr-defined]
     await windrow.rescore(run, scorers=[held])
     assert (most, rewards(run)) == (2, [0.5] * 12)
+
+
+async def test_in_place_only_what_is_chosen_is_judged_again_and_of_a_failure_only_what_failed(
+    tmp_path: Path,
+) -> None:
+    run, down, judged = tmp_path / "run", True, list[str]()
+
+    def steady(task: Task, reply: str) -> float:
+        judged.append("steady")
+        return 1.0
+
+    def moody(task: Task, reply: str) -> float:
+        judged.append("moody")
+        if down:
+            raise OSError("the judge is down")
+        return 0.5
+
+    scorers = [steady, moody, "best-of-n"]
+    steady.after_commit = moody.after_commit = True  # type: ignore[attr-defined]
+    await collected(ROWS[:1], policy=answering(answer), scorers=scorers, samples=3, out=str(run))
+    assert rewards(run).count(None) == 3
+    down = False
+    judged.clear()
+    found = await windrow.rescore(run, scorers=scorers, failed_only=True)
+    assert (set(judged), found.failed, sorted(map(float, filter(None, rewards(run))))) == (
+        {"moody"},
+        0,
+        [1.5, 1.5, 2.5],
+    )
+    judged.clear()
+    await windrow.rescore(run, scorers=scorers, where="sample=1")
+    assert sorted(judged) == ["moody", "steady"]
+    assert sorted(map(float, filter(None, rewards(run)))) == [1.5, 1.5, 2.5]
