@@ -31,7 +31,7 @@ from windrow.envs import Episode
 from windrow.envs.opening import opening
 from windrow.errors import EnvError, UsageError
 from windrow.prepare import Prepared
-from windrow.records import Json, PolicyRecord, Rollout, Score
+from windrow.records import Json, PolicyRecord, Rollout, Score, Task
 from windrow.tasks.plan import Slot
 
 AT_A_TIME = 256  # attempts that share a write
@@ -264,7 +264,7 @@ async def rollout_of(slot: Slot, world: World, answer: dict[str, Json], *, unjud
     record(recorder, played)
     if recorder.status in ("completed", "truncated"):
         await score(world, cast, recorder, None if cast.scorers else _told(said))
-    return _dated(_whole(recorder.rollout(), said), said)
+    return _dated(_whole(recorder.rollout(), said, slot.task), said)
 
 
 def _told(said: dict[str, Json]) -> OwnScore:
@@ -283,15 +283,18 @@ def _opening(slot: Slot, world: World, said: dict[str, Json]) -> list[dict[str, 
     return opening(slot.task, world.prompt)
 
 
-def _whole(rollout: Rollout, said: dict[str, Json]) -> Rollout:
-    """With everything that has no other place in the record, compared with the record as it is."""
+def _whole(rollout: Rollout, said: dict[str, Json], task: Task) -> Rollout:
+    """With everything that has no other place in the record, compared with the record as it is: what the run asks of the
+    sampling is written with its rows, and theirs may not have it."""
+    if not rollout.policy.sampling:
+        return rollout
     kept = rollout.state.get(STATE, {}) if isinstance(rollout.state, dict) else {}
     try:
-        fields = read_result(said, rollout.task.data or {}).fields
+        fields = read_result(said, task.data or {}).fields
     except ValueError:
         return rollout
     told = {key: value for key, value in kept.items() if key not in ("fields", "rest")}
-    exact = with_answer(rollout, said, fields)
+    exact = with_answer(msgspec.structs.replace(rollout, task=task), said, fields)
     rest = exact.state[STATE] if exact.state else {}
     return msgspec.structs.replace(rollout, state=Freezer().value({STATE: {**rest, **told}}, "state"))
 

@@ -55,6 +55,27 @@ def test_what_came_in_goes_out_field_by_field(tmp_path: Path) -> None:
     assert read(Path("out/gym_materialized_inputs.jsonl")) == inputs()
 
 
+def test_what_the_run_asks_of_the_sampling_is_not_said_of_what_came_in(tmp_path: Path) -> None:
+    write_run(tmp_path, [success(0, 0)])
+    with ModelServer("7") as server:
+        policy = ("--model", "m", "--base-url", server.url, "--temperature", "0.5")
+        assert imported("--quiet", policy=policy) == 0
+    (tmp_path / "out").mkdir()
+    windrow.export("run", to="nemo-gym", out="out/gym.jsonl")
+    assert read(Path("out/gym.jsonl")) == [success(0, 0)]
+    assert read(Path("out/gym_materialized_inputs.jsonl"))[0]["responses_create_params"]["temperature"] == 0.5
+
+
+def test_rows_that_are_too_large_for_a_line_of_the_log_go_out_as_they_came_in(tmp_path: Path) -> None:
+    large = {"document": "x" * 9000}
+    write_run(tmp_path, [success(0, 0), success(0, 1, **large)])
+    write(tmp_path / "gym_materialized_inputs.jsonl", [{**line, **large} for line in inputs()])
+    assert imported("--quiet") == 0
+    (tmp_path / "out").mkdir()
+    windrow.export("run", to="nemo-gym", out="out/gym.jsonl")
+    assert read(Path("out/gym.jsonl")) == read(Path("gym.jsonl"))
+
+
 def test_each_line_is_an_attempt_with_its_outcome(tmp_path: Path) -> None:
     write_run(tmp_path, *half_finished())
     assert imported("--quiet") == 0

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from windrow.records import Json
+
+_encode = msgspec.json.Encoder().encode
 
 Difference = dict[str, Any] | None
 
 
 def difference(a: Json, b: Json) -> Difference:
     """What has to be done to `a` for `b`."""
+    if _alike(a, b):
+        return None
     if isinstance(a, dict) and isinstance(b, dict):
         return _objects(a, b)
     if isinstance(a, list) and isinstance(b, list) and _of_objects(a) and _of_objects(b):
         return _arrays(a, b)
-    return None if _same(a, b) else {"is": b}
+    return {"is": b}
 
 
 def applied(a: Json, patch: Difference) -> Json:
@@ -45,7 +51,7 @@ def _objects(a: dict[str, Json], b: dict[str, Json]) -> Difference:
     new = {key: value for key, value in b.items() if key not in a}
     gone = [key for key in a if key not in b]
     parts = {"in": inner, "set": new, "del": gone}
-    return {name: part for name, part in parts.items() if part} or None
+    return {name: part for name, part in parts.items() if part} or None  # None: only the keys' order differs
 
 
 def _arrays(a: list[Json], b: list[Json]) -> Difference:
@@ -76,8 +82,13 @@ def _at(a: Json, place: int) -> Json:
     return a[place] if isinstance(a, list) and place < len(a) else None
 
 
-def _same(a: Json, b: Json) -> bool:
-    """1, 1.0 and true are equal in Python, and so are 0.0 and -0.0, but not in JSON."""
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is type(b) and bool(a == b) and (bool(a) or repr(a) == repr(b))
+def _alike(a: Json, b: Json) -> bool:
+    """Whether they are spelled the same. 1, 1.0 and true are equal in Python, and so are 0.0 and -0.0, but not in JSON."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, str):
+        return bool(a == b)
+    try:
+        return _encode(a) == _encode(b)
+    except (UnicodeEncodeError, RecursionError):  # half a surrogate pair, say
+        return False
