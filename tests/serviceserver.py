@@ -23,11 +23,12 @@ from tests.nemoserver import Gym, answer
 from tests.serving import ModelServer
 
 LOOK_AGAIN_S = 0.01
+LIVE_S = 600  # where nobody ends it: a test that failed leaves nothing for ever
 
 
 def leave_processes(notes: Path, how: str) -> None:
     """Start a child, and one that outlives its parent in a session of its own; write down who they are."""
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    sleep = [sys.executable, "-c", f"import time; time.sleep({LIVE_S})"]
     child = subprocess.Popen(sleep)
     started = f"subprocess.Popen({sleep!r}, start_new_session=True, stdout=subprocess.DEVNULL)"
     parent = [sys.executable, "-c", f"import subprocess; print({started}.pid)"]
@@ -70,7 +71,7 @@ async def world(port: int) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
-    await asyncio.Event().wait()
+    await asyncio.sleep(LIVE_S)
 
 
 async def sick(port: int) -> None:
@@ -82,7 +83,7 @@ async def sick(port: int) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
-    await asyncio.Event().wait()
+    await asyncio.sleep(LIVE_S)
 
 
 def main(how: str, port: str, where: str) -> None:
@@ -90,19 +91,17 @@ def main(how: str, port: str, where: str) -> None:
     print(f"{how} is loading with {os.environ.get('SECRET_TOKEN', 'no token')}", flush=True)
     if how == "broken":
         sys.exit("out of memory: no such weights")
-    leave_processes(notes, how)
-    if (notes / "stubborn").exists():
+    if (notes / "stubborn").exists():  # and so are those that it starts
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_processes(notes, how)
     while (notes / "closed").exists():
         time.sleep(LOOK_AGAIN_S)
     if how == "gym":
         with Gym({"math": lambda row, n: answer(row, "4", reward=1.0)}, head_port=int(port)):
-            while True:
-                time.sleep(600)
+            time.sleep(LIVE_S)
     if how == "model":
         with ModelServer(reply(notes), port=int(port), api_key=os.environ.get("MODEL_KEY")):
-            while True:
-                time.sleep(600)
+            time.sleep(LIVE_S)
     asyncio.run({"world": world, "sick": sick}[how](int(port)))
 
 

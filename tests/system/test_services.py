@@ -260,7 +260,7 @@ def test_the_wait_for_a_service_is_shown_and_ctrl_c_ends_it(served: Callable[...
 def test_a_service_that_ignores_being_asked_to_end_is_killed(served: Callable[..., Served]) -> None:
     home = served()
     (home.path / "stubborn").touch()
-    home.config["services"]["model"]["stop_timeout_s"] = 0.1
+    home.config["services"]["model"]["stop_timeout_s"] = 1
     assert home.collect().code == 0
     home.assert_none_is_left(started=1)
 
