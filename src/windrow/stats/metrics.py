@@ -145,7 +145,8 @@ def survey(
 ) -> Survey:
     """Measure a run. `envs` are classes that cannot be found by name; a hook that raises is warned of.
 
-    Memory grows with tasks, by some 150 bytes each; with rollouts only where an environment defines `aggregate`.
+    Memory grows with tasks, by some 240 bytes each where scorers read two answers to it; with rollouts only where an
+    environment defines `aggregate`.
     """
     agents: dict[str, _Agent] = {}
     with RunReader(run) as reader:

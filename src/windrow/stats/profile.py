@@ -1,7 +1,7 @@
 """The reward profile of a run: how hard each task is for the policy, and which tasks there is something to learn from.
 
 A task is a row of the source, whatever passes over it the run has made; what opponents played does not count. One pass over the final
-attempts; memory grows with tasks, by some 150 bytes each (medians are exact: ten bytes for each reward of a task beyond
+attempts; memory grows with tasks, by some 190 bytes each (medians are exact: ten bytes for each reward of a task beyond
 its first two different ones).
 """
 
