@@ -129,7 +129,8 @@ def test_golden_lines_are_a_run_that_today_loads(tmp_path: Path) -> None:
     }
     (tmp_path / "run.json").write_text(json.dumps(manifest))
     (tmp_path / "rollouts.jsonl").write_bytes(b"".join(line + b"\n" for line in GOLDEN))
-    assert [rollout.id for rollout in windrow.load(tmp_path)] == [line["id"] for line in LINES]
+    whole = [line["id"] for line in LINES if line["seats"] is None]  # a seat alone is left of a lost episode
+    assert [rollout.id for rollout in windrow.load(tmp_path)] == whole
 
 
 def test_token_arrays_are_little_endian_int32_and_float32_in_base64() -> None:
