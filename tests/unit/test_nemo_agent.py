@@ -643,3 +643,17 @@ async def test_each_agent_is_asked_for_its_own_metrics_with_one_row_for_a_task_a
         "usage": server.aggregated and rows["code"][0]["response"]["usage"]
     }
     assert "responses_create_params" not in rows["code"][0]
+
+
+async def test_a_call_that_is_cancelled_closes_its_connections_and_the_next_one_plays_what_was_cut(
+    gym: Callable[..., Gym],
+) -> None:
+    server = gym(lambda sent, n: HANG if n == 0 else right(sent, n))
+    first = asyncio.create_task(played(server, [row("2 + 2?")], out="run"))
+    await until(lambda: server.in_flight["math"] == 1)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await until(lambda: server.in_flight["math"] == 0)
+    [rollout] = await played(server, [row("2 + 2?")], out="run")
+    assert (rollout.reward, len(server.rows_of("math"))) == (1.0, 2)
