@@ -147,7 +147,7 @@ class _Survey:
                     self._lost += [] if line.blank else [str(line)]
                 elif (why := places.problem(line)) is not None:
                     self._strange.append(f"{line.where}: {line.name}: {why}")
-                elif FAILURE_CLASS in line.answer:
+                elif line.answer.get(FAILURE_CLASS) is not None:
                     self.failed[places.number(line)] += 1
                 else:
                     self._found(places.number(line), line)
@@ -202,7 +202,7 @@ class _Work:
 
     async def _one(self, line: Line) -> None:
         number = self._places.number(line)
-        before, failed = self._tries(number), FAILURE_CLASS in line.answer
+        before, failed = self._tries(number), line.answer.get(FAILURE_CLASS) is not None
         self._failed[number] += failed
         attempt = self._failed[number] if failed else max(before, self._survey.failed[number]) + 1
         if before < 0 or (failed and attempt <= before):
@@ -220,9 +220,13 @@ class _Work:
         except (ValueError, RecursionError) as problem:
             self.lost.append(f"{line.where}: cannot be written down: {problem}")
             return
+        none = not failed and rollout.status in ("failed", "cancelled")  # an answer that is none
+        if none and before > self._survey.failed[number]:
+            self.skipped += 1  # it is among the attempts already, and no more use the second time
+            return
         await self._collection.add(slot, rollout)
-        self.failures += failed
-        self.rollouts += not failed
+        self.failures += failed or none
+        self.rollouts += not (failed or none)
 
     def _tries(self, number: int) -> int:
         if number not in self._before:
@@ -243,7 +247,7 @@ async def rollout_of(slot: Slot, world: World, answer: dict[str, Json], *, unjud
     All that the file has is kept, whatever the run captures. The run's scorers judge it as any other; where there are none, the reward
     counts that was written. What no judge could judge stays unjudged (`unjudged`), or has failed.
     """
-    said: dict[str, Json] = {key: finite(value) for key, value in answer.items()}
+    said: dict[str, Json] = Freezer().value(finite(answer), "the line")
     cast = world.cast(slot.task)
     recorder = Recorder(
         slot,

@@ -291,7 +291,46 @@ def test_a_command_that_cannot_be_started_is_an_error_that_says_so(served: Calla
         "service 'tools' cannot be started: [Errno 2] No such file or directory: 'no-such-program'"
         in failed.err
     )
+    assert "services.tools.command" in failed.err
     assert not any(runs(pid) for pid in home.pids())
+
+
+@pytest.mark.parametrize(
+    ("service", "message"),
+    [
+        ({"command": "sleep 600", "log": "tasks.jsonl/tools.log"}, "services.tools.log names another"),
+        ({"command": "true"}, "died (exit 0): it must stay in the foreground"),
+    ],
+    ids=["log", "background"],
+)
+def test_what_is_to_be_done_about_a_service_that_cannot_run_is_said(
+    served: Callable[..., Served], service: dict[str, Any], message: str
+) -> None:
+    home = served()
+    home.config["services"]["tools"] = service
+    failed = home.collect()
+    assert failed.code == 1
+    assert message in failed.err
+    assert not any(runs(pid) for pid in home.pids())
+
+
+def test_a_service_that_floods_its_log_is_stopped_with_the_collector_that_is_killed(
+    served: Callable[..., Served],
+) -> None:
+    home = served()
+    (home.path / "closed").touch()
+    flood = (
+        "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()))\nwhile True: os.write(1, b'x' * 9999)"
+    )
+    command = [sys.executable, "-c", flood, str(home.path / "flood.pids")]
+    home.config["services"]["flood"] = {"command": command, "log": "/dev/null"}
+    running = home.start()
+    running.until(lambda: len(home.pids()) == 4, "both are started")
+    running.signal(signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    while any(runs(pid) for pid in home.pids()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

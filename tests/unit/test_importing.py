@@ -287,6 +287,31 @@ def test_what_is_written_while_it_is_read_is_left_for_the_next_import(tmp_path: 
     assert list(read_lines(file, 0)) == []
 
 
+@pytest.mark.parametrize("bad", ['"reward":NaN', '"reward":1.0,"_ng_no_persist":true'])
+def test_an_answer_that_is_none_is_a_failed_attempt_which_importing_again_does_not_add(
+    tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_run(tmp_path, [success(0, 0), success(0, 1)], [failure(0, 0, "transient")])
+    file.write_text(file.read_text().replace('"reward":1.0', bad, 1))
+    assert imported("--quiet") == 0
+    assert "1 rollouts and 2 failed attempts imported" in capsys.readouterr().out
+    assert imported("--quiet") == 0
+    assert "0 rollouts and 0 failed attempts imported\n3 were there already" in capsys.readouterr().out
+    assert sorted(rollouts("all")) == [(0, 0, 1), (0, 0, 2), (0, 1, 1)]
+
+
+def test_half_a_character_costs_no_more_than_itself(tmp_path: Path) -> None:
+    write_run(tmp_path, [success(0, 0, "\ud83d"), success(0, 1, "7")])
+    assert imported("--quiet") == 0
+    assert [rollout.reply for rollout in windrow.load("run")] == ["\ufffd", "7"]
+
+
+def test_a_failure_class_that_is_null_is_no_failure(tmp_path: Path) -> None:
+    write_run(tmp_path, [success(0, 0, _ng_failure_class=None)])
+    assert imported("--quiet") == 0
+    assert [key for key, one in rollouts("all").items() if one.status == "completed"] == [(0, 0, 1)]
+
+
 def test_an_input_that_differs_from_the_rows_is_told_and_kept_as_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -375,6 +375,7 @@ PARTIAL = {"prompt_token_ids": [1], "generation_token_ids": [2]}
 FAILURES: dict[str, tuple[Any, str, str, bool]] = {
     "500": ((500, BODY), "infra", "http_500", True),
     "503": ((503, "busy"), "infra", "http_503", True),
+    "redirect": ((302, "over there"), "env", "http_302", True),
     "422": ((422, {"detail": [{"loc": ["body"], "msg": "Field required"}]}), "env", "http_422", False),
     "dies": (DIE, "infra", "transport", True),
     "dies in mid-answer": (CUT, "infra", "transport", True),
@@ -449,6 +450,8 @@ async def test_the_body_of_a_500_and_the_detail_of_a_422_are_kept_cut_to_a_lengt
     assert BODY in error_of(rollout).message
     rollout = await played_once(gym(failing((500, "x" * 10_000))), row("bad"))
     assert len(error_of(rollout).message) < 3_000
+    rollout = await played_once(gym(failing((500, "x" * (2 << 20)))), row("bad"))
+    assert error_of(rollout).kind == "http_500"
     unknown = row("2 + 2?")
     unknown["responses_create_params"]["min_p"] = 0.1
     rollout = await played_once(gym(), unknown)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import msgspec
@@ -49,9 +50,7 @@ class Process:
             raise self._error(
                 f"cannot be started: port {port} is taken; `port: auto` finds a free one, and --no-serve uses what runs there"
             )
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._said_before = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("ab") as log:
+        with self._opened_log() as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-I", supervisor.__file__),
@@ -77,7 +76,9 @@ class Process:
         said = (await self._process.stdout.readline()).decode(errors="replace").strip()
         word, _, rest = said.partition(" ")
         if word != "started":
-            raise self._error(f"cannot be started: {rest or 'its supervisor ended'}")
+            raise self._error(
+                f"cannot be started: {rest or 'its supervisor ended'}; look at {self._key}.command and .cwd"
+            )
         self._group = int(rest)
         self._watch = asyncio.create_task(self._listen(self._process.stdout))
 
@@ -103,7 +104,8 @@ class Process:
         await self._gone.wait()
 
     def died(self) -> ServiceError:
-        return self._error(f"died ({self.ended})")
+        hint = ": it must stay in the foreground" if self.ended == "exit 0" else ""
+        return self._error(f"died ({self.ended}){hint}")
 
     async def stop(self) -> None:
         """End it and whatever it has started, and return when that is gone."""
@@ -120,6 +122,21 @@ class Process:
             await self._process.wait()
         if self._watch is not None:
             await self._watch
+
+    def _opened_log(self) -> BinaryIO:
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self._said_before = self.log.stat().st_size if self.log.exists() else 0
+            return self.log.open("ab")
+        except OSError as problem:
+            raise ServiceError(
+                f"service {self.service.name!r} cannot be started: its log {self.log} cannot be written: "
+                f"{problem.strerror or problem}; {self._key}.log names another"
+            ) from None
+
+    @property
+    def _key(self) -> str:
+        return f"services.{self.service.name}"
 
     async def _listen(self, output: asyncio.StreamReader) -> None:
         async for line in output:

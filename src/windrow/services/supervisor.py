@@ -25,6 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
 AGAIN_S = 0.05  # between two kills, of what was started meanwhile
 READ_BYTES = 1 << 16
+READS = 16  # more than a pipe holds
 MASK = b"[redacted]"
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -143,8 +144,9 @@ class Supervisor:
         signalled(os.killpg, self._process.pid, number)
 
     def _copy(self) -> bool:
-        """Take what the service has written to its log, by lines, without its secrets."""
-        while True:
+        """Take what the service has written to its log, by lines, without its secrets; a bounded part of it at a time, so
+        that a flood keeps nobody from ending it."""
+        for _ in range(READS):
             try:
                 chunk = os.read(self._output, READ_BYTES)
             except BlockingIOError:
@@ -156,6 +158,7 @@ class Supervisor:
             if len(self._line) > READ_BYTES:
                 self._write(self._line)
                 self._line = b""
+        return True
 
     def _write(self, text: bytes) -> None:
         for secret in self._secrets:

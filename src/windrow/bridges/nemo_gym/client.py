@@ -26,10 +26,11 @@ RESOURCES = "resources_servers"
 HEAD_TIMEOUT_S = 20.0
 CONNECT_TIMEOUT_S = 20.0
 MAX_ANSWER_BYTES = 512 << 20  # a long episode with the ids of every prompt
+MAX_REFUSAL_BYTES = 1 << 20  # of which the beginning is shown
 SHOWN_CHARS = 2_000
 ANYWHERE = (None, "", "0.0.0.0", "::")  # where a server listens, not where it is
 TRANSIENT_STATUSES = frozenset({408, 409, 429})
-NOT_THERE = frozenset({401, 403, 404})  # it may be another server, which is not the row's fault
+NOT_THERE = frozenset({401, 403, 404, 405})  # it may be another server, which is not the row's fault
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -210,7 +211,7 @@ def refusal(url: str, status: int, body: bytes) -> WindrowError:
     text = f"{url} answered {status}: {_shown(body)}"
     if status >= 500 or status in TRANSIENT_STATUSES:
         return InfraError(text, kind=f"http_{status}")
-    return EnvError(text, kind=f"http_{status}", retryable=status in NOT_THERE)
+    return EnvError(text, kind=f"http_{status}", retryable=status < 400 or status in NOT_THERE)
 
 
 def listed_servers(found: Json, host: str) -> list[Server]:
@@ -260,6 +261,9 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
+        if response.status != 200 and len(body) > MAX_REFUSAL_BYTES:
+            response.close()
+            break
         if len(body) > MAX_ANSWER_BYTES:
             response.close()
             raise InfraError(
