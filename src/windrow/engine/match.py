@@ -187,8 +187,6 @@ async def _referee(table: Table) -> None:
     except BaseException as problem:
         if is_ours(problem):
             raise
-        if isinstance(problem, asyncio.CancelledError):  # raised again, it would be taken for ours
-            problem = EnvError("the game raised CancelledError", kind="CancelledError")
         raise _GameFailed(problem) from None
 
 
