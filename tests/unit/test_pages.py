@@ -23,13 +23,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "policy.local.": LocalConfig,
     "limits.": LimitsConfig,
 }
-OTHERS = {
-    "--help",
-    "--debug",
-    "--version",
-    "--randomly-seed",
-    "--port",
-}  # of every command, pytest, a service
+# Of every command, of pytest, of a service.
+OTHERS = {"--help", "--debug", "--version", "--randomly-seed", "--port"}
 NEMO_GYMS = {
     f"--{name}"
     for name in (

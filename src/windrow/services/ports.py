@@ -26,12 +26,14 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 class Port:
     """A port that is this run's until it is released."""
 
-    def __init__(self, number: int, descriptor: int) -> None:
+    def __init__(self, number: int, place: Path, descriptor: int) -> None:
         self.number = number
+        self._place = place
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
         if self._descriptor is not None:
+            self._place.unlink(missing_ok=True)
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing alone leaves it to what an env has forked
             os.close(self._descriptor)
             self._descriptor = None
@@ -45,7 +47,11 @@ def free_port() -> Port:
     highest = _first_ephemeral()
     for _ in range(TRIES):
         number = random.randrange(LOWEST, highest)
-        if (port := _hold(number)) is None:
+        try:
+            port = _hold(number)
+        except OSError as problem:
+            raise ServiceError(f"cannot note which ports are taken: {problem}") from None
+        if port is None:
             continue
         if is_free(number):
             return port
@@ -58,9 +64,8 @@ def free_port() -> Port:
 def is_free(number: int) -> bool:
     """Whether a service could listen there."""
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as servers do: old connections do not count
+        # As servers do: connections that have ended do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, number))
             probe.listen()
@@ -72,13 +77,16 @@ def is_free(number: int) -> bool:
 def _hold(number: int) -> Port | None:
     places = Path(tempfile.gettempdir()) / f"windrow-ports-{os.getuid()}"
     places.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(places / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    place = places / str(number)
+    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return Port(number, descriptor)
+        if os.path.samestat(os.fstat(descriptor), place.stat()):
+            return Port(number, place, descriptor)
+    except OSError:  # another run has it, or has just let it go
+        pass
+    os.close(descriptor)
+    return None
 
 
 def _first_ephemeral() -> int:
