@@ -33,7 +33,7 @@ class Groups:
     def __init__(self, past: Past, *, samples: int, min_group: float) -> None:
         self._past = past
         self._samples = samples
-        self._least = math.ceil(min_group * samples - 1e-9)
+        self._least = least_members(samples, min_group)
         self._open: dict[str, _Open] = {}
         self.short = 0  # groups that were closed with too few members
 
@@ -75,3 +75,8 @@ class Groups:
             return None
         members.sort(key=lambda rollout: (rollout.sample, rollout.seat or 0))
         return RolloutGroup(id=group, task=members[0].task, rollouts=tuple(members))
+
+
+def least_members(samples: float, min_group: float) -> int:
+    """How many of a group's samples must be there for it to be judged together."""
+    return math.ceil(min_group * samples - 1e-9) if math.isfinite(samples) else 1

@@ -160,6 +160,15 @@ async def test_groups_are_judged_again_together(run: Path) -> None:
     assert len(gradings(run)) == 6
 
 
+async def test_a_group_with_too_few_samples_is_left_out_and_said(run: Path) -> None:
+    log = run / "rollouts.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    found = await windrow.rescore(run, scorers=[best])
+    assert (found.judged, found.short, rewards(run).count(None)) == (10, 1, 1)
+    found = await windrow.rescore(run, scorers=[best], min_group=0.5)
+    assert (found.judged, found.short, rewards(run).count(None)) == (11, 0, 0)
+
+
 async def test_a_grading_that_was_rescored_is_continued_by_collect_or_taken_back(run: Path) -> None:
     await windrow.rescore(run, scorers=["contains"])
     options = {"policy": answering(answer), "samples": 3, "out": str(run)}
@@ -325,7 +334,7 @@ async def test_a_run_whose_own_scorers_cannot_be_found_says_how_to_name_them(tmp
 async def test_as_many_groups_are_in_memory_as_have_their_members_side_by_side(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.rescoring.AT_A_TIME", 4)
+    monkeypatch.setattr("windrow.rescoring.run.AT_A_TIME", 4)
     there: set[str] = set()
     most = 0
 

@@ -50,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-activate", dest="activate", action="store_false", help="leave the active one as it is"
     )
     group = parser.add_argument_group("run")
+    group.add_argument(
+        "--min-group",
+        type=float,
+        metavar="R",
+        help="judge a group from this share of its samples on (the run's)",
+    )
     group.add_argument("--budget-tokens", type=int, metavar="N", help="stop when the judge has used so many")
     group.add_argument("--budget-cost", type=float, metavar="C", help="stop when it has cost so much")
     group.add_argument("--budget-seconds", type=float, metavar="S", help="stop after so long")
@@ -109,6 +115,11 @@ def _text(run: str, found: Rescored, control: Control) -> str:
     if found.failed:
         lines.append(
             f"{found.failed:,} failed, such as: {shorten(found.example, 200)}\nThe same command judges them again"
+        )
+    if found.short:
+        lines.append(
+            f"{found.short:,} groups have too few samples to be judged together: collect fills them up, or --min-group "
+            f"judges what is there"
         )
     if control.stopping:
         lines.append(f"not finished ({control.why or 'stopped'}): the same command continues")

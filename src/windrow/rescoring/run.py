@@ -1,35 +1,28 @@
-"""`windrow rescore`: judge what a run has recorded again, with other scorers or with the same ones. No policy is asked.
-
-New scorers make a new generation: its verdicts stand beside those of the others, and it becomes the active one when it
-is whole. With `where` or `failed_only` the run's own scorers judge those rollouts again, and their latest verdicts count.
-Killed at any moment, the same call judges what is missing.
-"""
+"""One rescore: which generation it makes or mends, what it judges, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from windrow.compact import Index
-from windrow.config import LoadedConfig, ScorerConfig, load_config, services_at
-from windrow.construct import ENV_SCORER, made_scorer, scorer_models
+from windrow.config import services_at
+from windrow.construct import scorer_models
 from windrow.engine.brakes import Brakes
 from windrow.engine.control import Control
 from windrow.engine.run import first_of
-from windrow.engine.world import AnyScorer, GroupScorer
-from windrow.envs import Env, find_env
-from windrow.envs.base import BaseEnv
+from windrow.engine.world import GroupScorer
 from windrow.errors import UsageError, WindrowError
-from windrow.grade.functions import scorer_of
 from windrow.grade.grader import Grader
 from windrow.grade.judges import Judges
-from windrow.records import ErrorRecord, Grading, Rollout, RolloutGroup
+from windrow.groups import least_members
+from windrow.records import Grading, Rollout, RolloutGroup
+from windrow.rescoring.generations import Done, known_generation
+from windrow.rescoring.scorers import loaded_again, scorers_again
 from windrow.scoring import grading_of
 from windrow.secrets import Redactor
 from windrow.services.plan import given_addresses
@@ -37,7 +30,6 @@ from windrow.stats.metrics import survey, write_metrics
 from windrow.store.directory import (
     Fingerprint,
     GradingSink,
-    Manifest,
     Rescore,
     RunDirectory,
     generations_of,
@@ -66,6 +58,7 @@ class RescoreProgress(msgspec.Struct):
     failed: int = 0
     tokens: int = 0
     in_flight: int = 0
+    short: int = 0  # groups with too few samples to be judged together
     example: str = ""  # why the first one failed
 
 
@@ -77,18 +70,9 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
     judged: int
     failed: int
     example: str  # why the first of them failed
+    short: int  # groups that were left out: they have too few samples to be judged together
     whole: bool  # every rollout of the run has its verdicts
     active: bool
-
-
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in which a run was graded."""
-
-    number: int
-    active: bool
-    scorers: tuple[str, ...]
-    gradings: int  # in scores.jsonl; what scorers said before the commit stands in the rollouts themselves
-    failed: int
 
 
 async def rescore(
@@ -124,55 +108,6 @@ async def rescore(
         )
 
 
-def use_generation(run: str | Path, number: int) -> Fingerprint:
-    """Make a generation the active one: from now on its verdicts count."""
-    RunReader(run)  # refuses what is no run
-    directory = RunDirectory(Path(run))
-    try:
-        assert directory.manifest is not None
-        known = {generation.generation: generation for generation in generations_of(directory.manifest)}
-        if number not in known:
-            have = ", ".join(map(str, sorted(known))) or "none"
-            raise UsageError(f"{run} has no generation {number} (it has {have})")
-        directory.write_manifest(with_generation(directory.manifest, known[number]))
-        write_metrics(run, survey(run), directory.disk)
-        return known[number]
-    finally:
-        directory.close()
-
-
-def generations(run: str | Path) -> list[Generation]:
-    """How a run was graded, by number."""
-    reader = RunReader(run)
-    counts: Counter[int] = Counter()
-    failed: Counter[int] = Counter()
-    for _, head in reader.lines(_decode_head, name="scores"):
-        counts[head.generation] += 1
-        failed[head.generation] += head.error is not None
-    active = reader.manifest.grading
-    return [
-        Generation(
-            number=known.generation,
-            active=active is not None and known.generation == active.generation,
-            scorers=tuple(entry["name"] for entry in known.of.get("scorers") or ()),
-            gradings=counts[known.generation],
-            failed=failed[known.generation],
-        )
-        for known in generations_of(reader.manifest)
-    ]
-
-
-class _GradingHead(msgspec.Struct, gc=False):
-    unit: str
-    members: tuple[tuple[str, int], ...]
-    scorer: str
-    generation: int
-    error: ErrorRecord | None = None
-
-
-_decode_head = msgspec.json.Decoder(_GradingHead).decode
-
-
 class Rescoring:
     """A rescore of one run, which is locked meanwhile."""
 
@@ -191,14 +126,15 @@ class Rescoring:
             parse_where(where)
         self._reader = RunReader(path)
         before = self._reader.manifest
-        self.loaded = _loaded(before, files, options, sets)
+        self.loaded = loaded_again(before, files, options, sets)
         self._redactor = Redactor()
-        anew = "scorers" in options or self.loaded.run.scorers != _loaded(before, (), {}, ()).run.scorers
+        anew = "scorers" in options or self.loaded.run.scorers != loaded_again(before, (), {}, ()).run.scorers
         with services_at(given_addresses(self.loaded.run)):  # none is started here
-            self._scorers = _scorers(before, self.loaded, functions, anew=anew)
+            self._scorers = scorers_again(before, self.loaded, functions, anew=anew)
             self._models = scorer_models(self._scorers, self.loaded.run, self._redactor)
         self._together = [scorer.name for scorer in self._scorers if isinstance(scorer, GroupScorer)]
         self._alone = [scorer.name for scorer in self._scorers if scorer.name not in self._together]
+        self._least = least_members(self._reader.samples, self.loaded.run.min_group)
         grading = grading_of(self._scorers, self._models)
         if grading is None:
             raise UsageError(f"{path} is graded by no scorers; name some with --scorer")
@@ -277,7 +213,7 @@ class Rescoring:
             == (grading.hash, where, failed_only, code)
             and not (in_place and active is not None and going.generation != active.generation)
         ):
-            self._target = _known(manifest, going.generation)
+            self._target = known_generation(manifest, going.generation)
             return going
         if failed_only and not same:
             raise UsageError(
@@ -313,7 +249,7 @@ class Rescoring:
             generation=self._target.generation,
             timeout_s=self.loaded.run.limits.score_timeout_s,
         )
-        done = _Done(self._reader, self._mark)
+        done = Done(self._reader, self._mark)
         gradings = self._reader.gradings(self._target)
         units = self._units(done, progress)
 
@@ -342,7 +278,7 @@ class Rescoring:
         self,
         unit: list[Rollout],
         grader: Grader,
-        done: _Done,
+        done: Done,
         gradings: Gradings,
         progress: RescoreProgress,
     ) -> None:
@@ -365,7 +301,7 @@ class Rescoring:
     def _expected(self, rollout: Rollout) -> tuple[str, ...]:
         return expected_scorers(self._target.of, rollout.env)
 
-    def _wanted(self, rollout: Rollout, gradings: Gradings, done: _Done) -> tuple[str, ...]:
+    def _wanted(self, rollout: Rollout, gradings: Gradings, done: Done) -> tuple[str, ...]:
         """Who judges a rollout again whose other verdicts stand: nobody, where it is only another's fellow."""
         if not self._chosen(rollout, done):
             return ()
@@ -375,7 +311,7 @@ class Rescoring:
         return missing_scorers(self._folded(rollout, known), self._expected(rollout), known)
 
     async def _judge_together(
-        self, seen: Sequence[Rollout], grader: Grader, done: _Done, progress: RescoreProgress
+        self, seen: Sequence[Rollout], grader: Grader, done: Done, progress: RescoreProgress
     ) -> None:
         expected = self._expected(seen[0])
         group = RolloutGroup(id=seen[0].group, task=seen[0].task, rollouts=tuple(seen))
@@ -390,7 +326,7 @@ class Rescoring:
     def _folded(self, rollout: Rollout, gradings: Sequence[Grading]) -> Rollout:
         return fold(rollout, gradings, active=self._target.hash, expected=self._expected(rollout))
 
-    def _units(self, done: _Done, progress: RescoreProgress) -> Iterator[list[Rollout]]:
+    def _units(self, done: Done, progress: RescoreProgress) -> Iterator[list[Rollout]]:
         """The rollouts that are to be judged: each by itself, or the members of a group together."""
         if not self._together:
             for place, head in self._reader.finals():
@@ -409,11 +345,13 @@ class Rescoring:
                 if judged and rollout.sample < self._reader.samples:
                     groups.setdefault(rollout.group, []).append(rollout)
             for members in groups.values():
-                if any(self._chosen(rollout, done) for rollout in members):
+                if len({rollout.sample for rollout in members}) < self._least:
+                    progress.short += 1
+                elif any(self._chosen(rollout, done) for rollout in members):
                     progress.chosen += len(members)
                     yield members
 
-    def _chosen(self, rollout: Rollout, done: _Done) -> bool:
+    def _chosen(self, rollout: Rollout, done: Done) -> bool:
         """What this rescore has begun is judged to its end: its first verdicts may be why it is selected no more."""
         return self._selects(rollout) or any(done.has(name, rollout.key) for name in self._alone)
 
@@ -448,26 +386,11 @@ class Rescoring:
             chosen=progress.chosen,
             judged=progress.judged,
             failed=progress.failed,
+            short=progress.short,
             example=self._redactor.text(progress.example),
             whole=whole,
             active=active,
         )
-
-
-class _Done:
-    """What a rescore has judged before it was cut short."""
-
-    def __init__(self, reader: RunReader, mark: Rescore) -> None:
-        self._index = Index("I")
-        for place, head in reader.lines(_decode_head, name="scores"):
-            if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
-                continue
-            alone = len(head.members) == 1 and head.members[0][0] == head.unit
-            what: Any = head.members[0] if alone else head.members
-            self._index.set((head.scorer, what), int(head.error is None))
-
-    def has(self, scorer: str, what: tuple[Any, ...]) -> bool:
-        return bool(self._index.get((scorer, what)))
 
 
 def _count(progress: RescoreProgress, gradings: Sequence[Grading]) -> None:
@@ -494,81 +417,6 @@ def _selection(reader: RunReader, where: str | None, failed_only: bool) -> Calla
         return condition is None or condition(msgspec.to_builtins(folded))
 
     return selects
-
-
-def _loaded(
-    manifest: Manifest, files: Sequence[str | Path], options: Mapping[str, Any], sets: Sequence[str]
-) -> LoadedConfig:
-    """The run's configuration, with what this call says laid over it; budgets are a call's own."""
-    base = {key: value for key, value in manifest.config.items() if key != "budget"}
-    if options.get("judge") is not None:
-        base.pop("judge", None)
-    return load_config(files, options, sets, base=base)
-
-
-def _scorers(
-    manifest: Manifest, loaded: LoadedConfig, functions: Sequence[Callable[..., Any]], *, anew: bool
-) -> tuple[AnyScorer, ...]:
-    """The scorers that are named `anew`, and what the environment scores itself; or those of the active generation."""
-    of = manifest.grading.of if manifest.grading else {}
-    own = _own_env(loaded)
-    named = [_where_played(config, loaded) for config in loaded.run.scorers or ()]
-    entries = {entry["name"]: entry for entry in of.get("scorers") or ()}
-    envs = {name: entry.get("env") or of.get("env") for name, entry in entries.items()}
-    # a scorer that the run has stays that one
-    made = [made_scorer(config, envs.get(config.name), own) for config in named] if anew else []
-    for name, entry in entries.items():
-        if not anew or (name == ENV_SCORER and all(scorer.name != ENV_SCORER for scorer in made)):
-            brought = (_where_played(config, loaded) for config in own.scorers(loaded.run.env.settings))
-            configured = (*named, *brought) if not anew else ()
-            made.append(_again(entry, envs[name], configured, own))
-    made += map(scorer_of, functions)
-    names = [scorer.name for scorer in made]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"scorer {twice!r} is named twice")
-    return tuple(made)
-
-
-def _where_played(config: ScorerConfig, loaded: LoadedConfig) -> ScorerConfig:
-    """A scorer that belongs to the run's agent asks the server that the agent had, unless it says another."""
-    agent = loaded.run.agent
-    head = agent.settings.get("head")
-    if config.name != agent.name or config.settings.keys() & {"head", "url"}:
-        return config
-    if not isinstance(head, str) or "${" in head:  # of a service, which is not running now
-        return config
-    return msgspec.structs.replace(config, settings={**config.settings, "head": head})
-
-
-def _again(
-    entry: Mapping[str, Any], env: str | None, configured: Iterable[ScorerConfig], own: type[BaseEnv]
-) -> AnyScorer:
-    """A scorer of the active generation: as the run has configured it (with where its judges are served, say), where
-    that is the same scorer."""
-    weight, settings = entry.get("weight", 1.0), entry.get("settings") or {}
-    for config in configured:
-        if config.name == entry["name"] and config.weight == weight:
-            scorer = made_scorer(config, env, own)
-            if getattr(scorer, "identity", dict)(config.settings) == settings:
-                return scorer
-    try:
-        return made_scorer(ScorerConfig(name=entry["name"], weight=weight, settings=settings), env, own)
-    except UsageError as problem:
-        raise UsageError(
-            f"{problem}\nThe run is graded by it: name its scorers with --scorer, or in Python windrow.rescore(run, scorers=[…])"
-        ) from None
-
-
-def _own_env(loaded: LoadedConfig) -> type[BaseEnv]:
-    """The run's environment, if it can still be found; only its own group scores need it."""
-    try:
-        return find_env(loaded.run.env.name)
-    except UsageError:
-        return Env
-
-
-def _known(manifest: Manifest, number: int) -> Fingerprint:
-    return next(known for known in generations_of(manifest) if known.generation == number)
 
 
 def _ignored(message: str) -> None:

@@ -1,0 +1,13 @@
+"""`windrow rescore`: judge what a run has recorded again, with other scorers or with the same ones. No policy is asked.
+
+New scorers make a new generation: its verdicts stand beside those of the others, and it becomes the active one when it
+is whole. With `where` or `failed_only` the run's own scorers judge those rollouts again, and their latest verdicts count.
+Killed at any moment, the same call judges what is missing.
+"""
+
+from __future__ import annotations
+
+from windrow.rescoring.generations import Generation, generations, use_generation
+from windrow.rescoring.run import Rescored, RescoreProgress, rescore
+
+__all__ = ["Generation", "RescoreProgress", "Rescored", "generations", "rescore", "use_generation"]

@@ -1,0 +1,102 @@
+"""The generations of a run: the ways in which it was graded, side by side; one of them is active."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windrow.compact import Index
+from windrow.errors import UsageError
+from windrow.records import ErrorRecord
+from windrow.stats.metrics import survey, write_metrics
+from windrow.store.directory import (
+    Fingerprint,
+    Manifest,
+    Rescore,
+    RunDirectory,
+    generations_of,
+    with_generation,
+)
+from windrow.store.read import RunReader
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which a run was graded."""
+
+    number: int
+    active: bool
+    scorers: tuple[str, ...]
+    gradings: int  # in scores.jsonl; what scorers said before the commit stands in the rollouts themselves
+    failed: int
+
+
+def use_generation(run: str | Path, number: int) -> Fingerprint:
+    """Make a generation the active one: from now on its verdicts count."""
+    RunReader(run)  # refuses what is no run
+    directory = RunDirectory(Path(run))
+    try:
+        assert directory.manifest is not None
+        known = {generation.generation: generation for generation in generations_of(directory.manifest)}
+        if number not in known:
+            have = ", ".join(map(str, sorted(known))) or "none"
+            raise UsageError(f"{run} has no generation {number} (it has {have})")
+        directory.write_manifest(with_generation(directory.manifest, known[number]))
+        write_metrics(run, survey(run), directory.disk)
+        return known[number]
+    finally:
+        directory.close()
+
+
+def generations(run: str | Path) -> list[Generation]:
+    """How a run was graded, by number."""
+    reader = RunReader(run)
+    counts: Counter[int] = Counter()
+    failed: Counter[int] = Counter()
+    for _, head in reader.lines(_decode_head, name="scores"):
+        counts[head.generation] += 1
+        failed[head.generation] += head.error is not None
+    active = reader.manifest.grading
+    return [
+        Generation(
+            number=known.generation,
+            active=active is not None and known.generation == active.generation,
+            scorers=tuple(entry["name"] for entry in known.of.get("scorers") or ()),
+            gradings=counts[known.generation],
+            failed=failed[known.generation],
+        )
+        for known in generations_of(reader.manifest)
+    ]
+
+
+def known_generation(manifest: Manifest, number: int) -> Fingerprint:
+    return next(known for known in generations_of(manifest) if known.generation == number)
+
+
+class _GradingHead(msgspec.Struct, gc=False):
+    unit: str
+    members: tuple[tuple[str, int], ...]
+    scorer: str
+    generation: int
+    error: ErrorRecord | None = None
+
+
+_decode_head = msgspec.json.Decoder(_GradingHead).decode
+
+
+class Done:
+    """What a rescore has judged before it was cut short."""
+
+    def __init__(self, reader: RunReader, mark: Rescore) -> None:
+        self._index = Index("I")
+        for place, head in reader.lines(_decode_head, name="scores"):
+            if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
+                continue
+            alone = len(head.members) == 1 and head.members[0][0] == head.unit
+            what: Any = head.members[0] if alone else head.members
+            self._index.set((head.scorer, what), int(head.error is None))
+
+    def has(self, scorer: str, what: tuple[Any, ...]) -> bool:
+        return bool(self._index.get((scorer, what)))
