@@ -205,13 +205,13 @@ class _Work:
         before, failed = self._tries(number), line.answer.get(FAILURE_CLASS) is not None
         self._failed[number] += failed
         attempt = self._failed[number] if failed else max(before, self._survey.failed[number]) + 1
-        if before < 0 or (failed and attempt <= before):
-            self.skipped += 1
-            return
         if not failed:
             if number in self._taken:  # the same line again
                 return
             self._taken.add(number)
+        if before < 0 or (failed and attempt <= before):
+            self.skipped += 1
+            return
         slot = self._collection.plan.slot(number, attempt)
         self._compare(line, slot)
         last = number not in self._survey.done and attempt == self._survey.failed[number]

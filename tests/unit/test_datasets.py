@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,40 @@ async def test_an_input_that_has_changed_is_refused_until_it_is_prepared_anew(ga
         await gathered(TRAIN, reuse_prepared=True)
     assert len(await gathered(TRAIN)) == 1
     assert await gathered(TRAIN, reuse_prepared=True) == []
+
+
+@pytest.mark.parametrize("spoil", [lambda kept: kept.unlink(), lambda kept: kept.write_text("{}\n")])
+async def test_what_was_kept_and_is_not_as_it_was_is_prepared_anew(
+    gathered: Any, monkeypatch: pytest.MonkeyPatch, spoil: Any
+) -> None:
+    monkeypatch.setenv("WINDROW_CACHE", "own-cache")
+    first = await gathered(TRAIN, reuse_prepared=True, out="a")
+    [kept] = Path("own-cache/prepared").glob("*.jsonl")
+    spoil(kept)
+    again = await gathered(TRAIN, reuse_prepared=True, out="b")
+    assert [rollout.id for rollout in first] == [rollout.id for rollout in again]
+
+
+async def test_a_cache_that_cannot_be_written_is_said(gathered: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDROW_CACHE", "sums.jsonl")
+    with pytest.raises(
+        UsageError, match=r"cannot keep the tasks of sums\.jsonl .* WINDROW_CACHE names another"
+    ):
+        await gathered(TRAIN, reuse_prepared=True)
+
+
+async def test_a_pipe_is_read_each_time(gathered: Any) -> None:
+    place = os.open(os.devnull, os.O_RDONLY)
+    for prompt in ("1 + 1", "3 + 3"):
+        reads, writes = os.pipe()
+        os.write(writes, json.dumps({"prompt": prompt}).encode())
+        os.dup2(reads, place)
+        os.close(reads)
+        os.close(writes)
+        piped = {"path": f"/dev/fd/{place}", "split": "train"}
+        [rollout] = await gathered(piped, reuse_prepared=True, out=prompt[0])
+        assert rollout.messages[0].text == prompt
+    os.close(place)
 
 
 async def test_a_bad_row_is_reported_by_its_own_place_and_nothing_is_kept(gathered: Any) -> None:
