@@ -9,7 +9,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,16 +25,15 @@ from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, sc
 from windrow.engine.pace import MOST
 from windrow.engine.world import AnyScorer, World
 from windrow.envs import BaseEnv, Match, find_env
-from windrow.envs.seating import Seating, own_settings
+from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
-from windrow.grade.answers import answers_of, parse_number
 from windrow.identity import fingerprint, source_hash
+from windrow.intake import Survey, as_numbered, repeated, scan_rows
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
 from windrow.records import Json
 from windrow.scoring import (
-    DEFAULT_SCORERS_ENV,
     answer_scorer,
     brought_scorers,
     config_of,
@@ -48,13 +46,7 @@ from windrow.scoring import (
 from windrow.secrets import Redactor
 from windrow.services import Service, addresses, plan_services
 from windrow.store.directory import Fingerprint
-from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
-from windrow.tasks.foreign import ForeignRows
-from windrow.tasks.kept import open_anew, open_kept
-from windrow.tasks.loaders import FORMS
-from windrow.tasks.mapping import MappedRows, parse_map
-from windrow.tasks.rows import BadRow, spool_rows
-from windrow.tasks.scan import Selection, Source, list_problems, scan
+from windrow.tasks.scan import Selection, Source, list_problems
 from windrow.tools import Tool
 from windrow.trackers.names import parse_track
 
@@ -115,12 +107,12 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
 def _prepare(
     loaded: LoadedConfig, parts: Parts, redactor: Redactor, services: tuple[Service, ...]
 ) -> Prepared:
-    loaded = _repeated(loaded, parts)
+    loaded = repeated(loaded, parts)
     run = loaded.run
     made = make(loaded, parts, redactor)
-    survey = _Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
-    source, numbered = _scan(loaded, parts, survey)
-    loaded, of_rows = _as_numbered(loaded, numbered, made)
+    survey = Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
+    source, numbered = scan_rows(loaded, parts, survey)
+    loaded, of_rows = as_numbered(loaded, numbered, made)
     _check_policy(loaded, made.policy, source)
     _check_capture(run, made)
     scorers, notes = _scorers(run, parts, made, survey)
@@ -159,7 +151,7 @@ def _prepare(
     )
 
 
-def _check_limited(run: RunConfig, made: Made, survey: _Survey) -> None:
+def _check_limited(run: RunConfig, made: Made, survey: Survey) -> None:
     """Refuse a limit that would never hold: of an environment or an agent that there is not."""
     kinds: tuple[tuple[str, Mapping[str, int], type, Callable[[str], type]], ...] = (
         ("--env-concurrency", run.env_concurrency, made.env, find_env),
@@ -206,139 +198,6 @@ def _concurrency(run: RunConfig, policy: Policy) -> int:
     return run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY
 
 
-class _Survey:
-    """What one pass over the rows finds out: which environment each is for, and which have answers."""
-
-    def __init__(self, made: Made, *, choose_scorer: bool) -> None:
-        self._made = made
-        self._env = made.env
-        self._choose_scorer = choose_scorer
-        self._prompt = made.prompt
-        self._found: dict[tuple[str, str], type | UsageError] = {}
-        self.envs: set[type[BaseEnv]] = set()
-        self.called: set[str] = set()  # the names under which the agent plays rows, where they have one
-        self.problem_rows = 0
-        self.all_numbers = True
-        self.unanswered: list[BadRow] = []
-        self.unanswered_problems: list[BadRow] = []
-
-    def check(self, row: Mapping[str, Json]) -> None:
-        env = self._env_of(row)
-        if self._prompt is None:
-            env.check_row(row)
-        elif env.takes_prompt:
-            self._prompt.messages(row)
-        else:
-            raise ValueError(f"env {name_of(env)!r} makes its own prompts and would ignore --prompt")
-        if issubclass(env, Match):
-            own = env is self._env  # only the run's own has settings
-            seating, settings = (self._made.seating, self._made.env_settings) if own else (Seating(), {})
-            seating.check(env, settings, row)
-        if row.get("agent") is not None:
-            self._find("agent", row["agent"], find_agent)
-        else:
-            self._made.agent.check_row(self._made.agent_settings, row)
-
-    def watch(self, row: Mapping[str, Json], where: str) -> None:
-        answer = row.get("answer")
-        env = self._env_of(row)
-        self.envs.add(env)
-        called = self._made.agent.called(self._made.agent_settings, row)
-        if called is not None:
-            self.called.add(called)
-        is_problem = name_of(env) == DEFAULT_SCORERS_ENV
-        self.problem_rows += is_problem
-        if answer is None:
-            self.unanswered.append(BadRow(where, "no 'answer'"))
-            if is_problem:
-                self.unanswered_problems.append(self.unanswered[-1])
-        elif is_problem and self._choose_scorer and self.all_numbers:
-            self.all_numbers = all(parse_number(text) is not None for text in answers_of(answer))
-
-    def _env_of(self, row: Mapping[str, Json]) -> type[BaseEnv]:
-        name = row.get("env")
-        if name is None or name == name_of(self._env):
-            return self._env
-        env: type[BaseEnv] = self._find("env", name, find_env)
-        return env
-
-    def _find(self, kind: str, name: str, find: Callable[[str], type]) -> Any:
-        if (kind, name) not in self._found:
-            try:
-                self._found[kind, name] = find(name)
-            except UsageError as problem:
-                self._found[kind, name] = problem
-        found = self._found[kind, name]
-        if isinstance(found, UsageError):
-            raise ValueError(str(found))
-        return found
-
-
-def _repeated(loaded: LoadedConfig, parts: Parts) -> LoadedConfig:
-    """As many samples as the data sets say, where nothing else says it."""
-    run = loaded.run
-    if not run.datasets or parts.rows is not None or "samples" in loaded.origins:
-        return loaded
-    said = repeats_of(chosen(run, expand(run.tasks.split, where="tasks.split"))[1])
-    if said is None:
-        return loaded
-    origins = {**loaded.origins, "samples": "datasets"}
-    return LoadedConfig(msgspec.structs.replace(run, samples=said), origins)
-
-
-def _scan(loaded: LoadedConfig, parts: Parts, survey: _Survey) -> tuple[Source, ForeignRows | JoinedRows]:
-    config = loaded.run.tasks
-    source = expand(config.source, where="tasks.source")
-    split = expand(config.split, where="tasks.split")
-    maps = parse_map(expand(config.map, where="tasks.map"), loaded.origins)
-    opened = open_kept if loaded.run.reuse_prepared else open_anew
-    numbered: ForeignRows | JoinedRows
-    if parts.rows is not None:
-        name = source or "rows"
-        numbered = ForeignRows(spool_rows(parts.rows, name))
-    elif loaded.run.datasets:
-        split, datasets = chosen(loaded.run, split)
-        numbered = open_datasets(datasets, split, opened)
-        name = "+".join(sorted(numbered.sources))
-    else:
-        if not config.path:
-            raise UsageError(f"no tasks: give {FORMS}")
-        rows, found = opened(expand(config.path, where="tasks.path"), split)
-        numbered, name = ForeignRows(rows), source or found
-    found_source = scan(
-        MappedRows(numbered, maps) if maps else numbered,
-        name=name,
-        split=split,
-        check=survey.check,
-        watch=survey.watch,
-        skip_invalid=config.skip_invalid,
-        source_of=numbered.source_of if isinstance(numbered, JoinedRows) else None,
-    )
-    return found_source, numbered
-
-
-def _as_numbered(
-    loaded: LoadedConfig, rows: ForeignRows | JoinedRows, made: Made
-) -> tuple[LoadedConfig, tuple[str, ...]]:
-    """As many samples as numbered rows have for each task, unless the configuration says how many; and what to say."""
-    notes: list[str] = []
-    if rows.unheeded and not getattr(made.agent, "plays_itself", False):
-        asked = ", ".join(sorted(rows.unheeded))
-        notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
-    run = loaded.run
-    if rows.seeded and run.seeds != "sample":
-        notes.append("rows have the numbers of their rollouts as seeds; --seeds sample sends them")
-    if rows.repeats is not None:
-        least, most = rows.repeats
-        has = f"from {least} to {most} rows" if least != most else "1 row" if most == 1 else f"{most} rows"
-        if "samples" in loaded.origins and run.samples != most:
-            notes.append(f"{rows.name} has {has} a task; -k {run.samples} makes {run.samples}")
-        elif "samples" not in loaded.origins and most > 1:
-            run = msgspec.structs.replace(run, samples=most)
-            notes.append(f"{rows.name} has {has} a task, so there are {most} samples of each (-k {most})")
-    return msgspec.structs.replace(loaded, run=run), tuple(notes)
-
-
 def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:
     """Whatever the policy would ignore is refused."""
     for name in as_tree(loaded.run.policy.sampling):
@@ -365,7 +224,7 @@ def _check_capture(run: RunConfig, made: Made) -> None:
 
 
 def _scorers(
-    run: RunConfig, parts: Parts, made: Made, survey: _Survey
+    run: RunConfig, parts: Parts, made: Made, survey: Survey
 ) -> tuple[tuple[AnyScorer, ...], tuple[str, ...]]:
     """The scorers, and what to say about the choice."""
     notes: tuple[str, ...] = ()
