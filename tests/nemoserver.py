@@ -119,7 +119,7 @@ class Gym:
         *,
         verify: Play | Mapping[str, Play] | None = None,
         verifiers: Mapping[str, str] | None = None,
-        mode: str = "stateless",
+        mode: str | None = "stateless",
         listed: bool = True,
         head_port: int = 0,
     ) -> None:
@@ -262,7 +262,7 @@ class Gym:
     # -- the resources server
 
     async def _mode(self, request: web.Request) -> web.Response:
-        return web.json_response(self.mode)
+        return web.Response(status=404) if self.mode is None else web.json_response(self.mode)
 
     async def _verify(self, name: str, request: web.Request) -> web.StreamResponse:
         self.requests["/verify"] += 1

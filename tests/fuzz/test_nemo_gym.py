@@ -33,6 +33,7 @@ ANSWERS = [
 INSTANCES = [
     {"process_name": "math", "server_type": "responses_api_agents", "url": "http://127.0.0.1:1", "port": 1},
     {"process_name": "res", "server_type": "resources_servers", "host": "0.0.0.0", "port": 2},
+    {"process_name": "odd", "server_type": "responses_api_agents", "url": "http://[::1", "port": 3},
 ]
 CONFIG = "math:\n  responses_api_agents:\n    impl: {host: 0.0.0.0, port: 1, resources_server: {name: res}}\nkey: ${x}\n"
 

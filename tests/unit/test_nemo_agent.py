@@ -574,10 +574,22 @@ async def test_a_verifier_takes_the_place_of_the_first_verdict_if_it_needs_nothi
     assert found.failed == 0
     [rollout] = windrow.load(run)
     assert rollout.scores["reward"].evidence == {"reverify_mode": "unsupported"}
+    server.mode = None  # it is older than the question
+    found = await windrow.rescore(run, scorers=scorer)
+    assert "says 'unknown', not 'stateless'" in found.example
+    assert (await windrow.rescore(run, sets=[f"scorers={json.dumps([forced])}"])).failed == 0
 
 
 @pytest.mark.parametrize(
-    "said", [{"reward": math.nan}, {"score": 1}, (500, "boom"), (422, {"detail": []}), DIE]
+    "said",
+    [
+        {"reward": math.nan},
+        {"score": 1},
+        {"reward": 0.0, "_ng_failure_class": "judge_failed", "_ng_failure_judge_error": "no verdict"},
+        (500, "boom"),
+        (422, {"detail": []}),
+        DIE,
+    ],
 )
 async def test_a_verdict_that_is_none_is_a_grading_that_failed(
     gym: Callable[..., Gym], tmp_path: Path, said: Any

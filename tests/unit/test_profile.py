@@ -175,6 +175,7 @@ def test_the_json_has_every_task(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--keep", "0.8..0.2", "--out", "x.jsonl"], "--keep '0.8..0.2' is no range"),
         (["--keep", "half", "--out", "x.jsonl"], "--keep 'half' is no range"),
         (["--learnable", "0.2"], "--learnable '0.2' is no range"),
+        (["--pass-reward", "nan"], "--pass-reward: expected a reward such as 0.5, found 'nan'"),
         (["--limit", "-1"], "--limit -1: expected a number of tasks"),
         (["--keep", "0.9..", "--out", "run/tasks.jsonl", "--overwrite"], "is in the run directory itself"),
     ],

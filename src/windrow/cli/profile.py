@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from windrow.cli.text import shorten
+from windrow.cli.text import parse_reward, shorten
 from windrow.errors import UsageError
 from windrow.exports.kept import Kept, keep_tasks
 from windrow.stats.profile import LEARNABLE, Bin, Profile, Range, Shape, TaskProfile, parse_range, profile
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, with every task")
     parser.add_argument(
         "--pass-reward",
-        type=float,
+        type=parse_reward,
         default=PASS_REWARD,
         metavar="R",
         help="a rollout passes from this reward on (1)",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.cli.text import counts_text, mean_text, shorten
+from windrow.cli.text import counts_text, mean_text, parse_reward, shorten
 from windrow.cli.tracking import add_track_arguments
 from windrow.stats.majority import Majority
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument(
         "--pass-reward",
-        type=float,
+        type=parse_reward,
         default=PASS_REWARD,
         metavar="R",
         help="a rollout passes from this reward on (1)",

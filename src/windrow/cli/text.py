@@ -1,6 +1,9 @@
-"""Small pieces of text that several commands print."""
+"""Small pieces of text that several commands print, or read."""
 
 from __future__ import annotations
+
+import argparse
+import math
 
 from windrow.records import RecordedScore
 from windrow.stats.estimate import Mean
@@ -23,3 +26,14 @@ def mean_text(mean: Mean) -> str:
 
 def counts_text(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def parse_reward(text: str) -> float:
+    """What a flag says of a reward: NaN is compared with nothing."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise argparse.ArgumentTypeError(f"expected a reward such as 0.5, found {text!r}")
+    return found

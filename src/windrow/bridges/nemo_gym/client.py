@@ -223,8 +223,11 @@ def listed_servers(found: Json, host: str) -> list[Server]:
 
 def _instance(entry: dict[str, Any], host: str) -> Server | None:
     name, kind, url = (entry.get(key) for key in ("process_name", "server_type", "url"))
-    where = urlsplit(url) if isinstance(url, str) else None
-    if where is None or where.hostname in ANYWHERE:
+    try:
+        where = urlsplit(url).hostname if isinstance(url, str) else None
+    except ValueError:  # no address at all
+        where = None
+    if where in ANYWHERE:
         url = _url(entry.get("host"), entry.get("port"), host)
     if not isinstance(name, str) or not isinstance(kind, str) or url is None:
         return None

@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow.bridges.nemo_gym.agent import check_address
-from windrow.bridges.nemo_gym.answers import NEVER_JUDGED, PLAYED_BY, finite, is_reward
+from windrow.bridges.nemo_gym.answers import JUDGE_FAILED, NEVER_JUDGED, PLAYED_BY, finite, is_reward
 from windrow.bridges.nemo_gym.client import Caller, Servers, connected
 from windrow.bridges.nemo_gym.results import REWARD, STATE, numbers_of, verifier_fields
-from windrow.bridges.nemo_gym.rows import TASK_INDEX, agent_of, split_row
+from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, JUDGE_ERROR, TASK_INDEX, agent_of, split_row
 from windrow.bridges.nemo_gym.written import answer_of
 from windrow.config import nearest
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, ScoreContext
-from windrow.errors import ScorerError, WindrowError
+from windrow.errors import EnvError, ScorerError, WindrowError
 from windrow.grade.base import BaseScorer
 from windrow.records import Json, RecordedScore
 
-STATELESS = "stateless"
+STATELESS, UNKNOWN = "stateless", "unknown"
 AT_ONCE = 32
 RETRIES = 3
 BACKOFF_S = 0.5
@@ -102,6 +102,9 @@ class Verified(BaseScorer):
         finally:
             await caller.close()
         reward = found.get(REWARD)
+        if found.get(FAILURE_CLASS) is not None:  # the reward beside it stands for nothing
+            why = found.get(JUDGE_ERROR) or found.get("error") or found[FAILURE_CLASS]
+            raise ScorerError(f"{url}/verify could not judge it: {why!s:.2000}", kind=JUDGE_FAILED)
         if not is_reward(reward):
             raise ScorerError(
                 f"{url}/verify gave {reward!r:.80} for a reward, not a finite number", kind="bad_reward"
@@ -129,8 +132,16 @@ class Verified(BaseScorer):
     async def _mode(self, caller: Caller, url: str) -> str:
         async with self._learning:
             if url not in self._modes:
-                self._modes[url] = str(await caller.get(f"{url}/reverify_mode"))
+                self._modes[url] = await self._said_mode(caller, url)
             return self._modes[url]
+
+    async def _said_mode(self, caller: Caller, url: str) -> str:
+        try:
+            return str(await caller.get(f"{url}/reverify_mode"))
+        except EnvError as problem:
+            if problem.kind == "http_404":  # it is older than the question
+                return UNKNOWN
+            raise
 
     def _verdict(self, reward: Json, metrics: Mapping[str, float], evidence: Any = None) -> Verdict:
         score = RecordedScore(value=float(reward), weight=self.weight, scorer=self.name, evidence=evidence)
