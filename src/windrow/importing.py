@@ -123,7 +123,9 @@ class _Places:
         """Why there is no slot for a line."""
         if line.task not in self._positions:
             return "no input is for it"
-        return f"-k {self._samples} has no place for it" if line.rollout >= self._samples else None
+        if line.rollout >= self._samples:
+            return f"-k {self._samples} has no place for it; -k {line.rollout + 1} has"
+        return None
 
     def number(self, line: Line) -> int:
         return self._positions[line.task] * self._samples + line.rollout

@@ -184,7 +184,10 @@ def test_a_torn_line_and_bad_ones_are_told_and_collected_anew(
     ("lines", "problem"),
     [
         ([success(9, 0)], "gym.jsonl:1: rollout 0 of task 9: no input is for it"),
-        ([success(0, 0), success(0, 2)], "gym.jsonl:2: rollout 2 of task 0: -k 2 has no place for it"),
+        (
+            [success(0, 0), success(0, 2)],
+            "gym.jsonl:2: rollout 2 of task 0: -k 2 has no place for it; -k 3 has",
+        ),
         (
             [success(0, 0), success(0, 0, reward=0.0)],
             "gym.jsonl:2: rollout 0 of task 0 is at gym.jsonl:1, too",

@@ -195,6 +195,14 @@ async def test_what_a_run_would_ignore_where_the_server_plays_is_refused(gym: Ca
 # -- finding the servers
 
 
+@pytest.mark.parametrize("rest", ["u:hunter2secret@127.0.0.1:9", "127.0.0.1:9?key=hunter2secret"])
+async def test_an_address_with_a_secret_in_it_is_refused_and_not_shown(rest: str) -> None:
+    with pytest.raises(UsageError, match="must not hold a user name") as refused:
+        await collected([row("x")], agent=f"nemo-gym:http://{rest}", out="run")
+    assert "hunter2" not in str(refused.value)
+    assert not Path("run").exists()
+
+
 async def test_agents_are_found_in_the_configuration_where_the_head_server_lists_no_instances(
     gym: Callable[..., Gym],
 ) -> None:

@@ -141,16 +141,20 @@ def _params(row: Mapping[str, Json], dispatch: Dispatch, opening: tuple[Message,
 
 
 def check_address(address: Json, spelled: str) -> None:
-    """Raise ValueError where this is not the address of a server."""
-    parts = urlsplit(address) if isinstance(address, str) else None
+    """Raise ValueError where this is not the address of a server, or holds what would be written down with it."""
     try:
+        parts = urlsplit(address) if isinstance(address, str) else None
         fits = (
             parts is not None
             and parts.scheme in ("http", "https")
             and bool(parts.hostname)
             and parts.port != 0
         )
-    except ValueError:  # a port that is none
-        fits = False
+    except ValueError:  # a port or a host that is none
+        parts, fits = None, False
+    if parts is not None and (parts.username or parts.password or parts.query or parts.fragment):
+        raise ValueError(
+            f"head must not hold a user name, a password, a query or a fragment: their servers know none; write {spelled}"
+        )
     if not fits:
         raise ValueError(f"head must be the address of a head server, found {address!r:.80}; write {spelled}")
