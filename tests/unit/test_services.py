@@ -33,8 +33,8 @@ def prepared(path: Path, tree: dict[str, Any], **options: Any) -> Prepared:
     ("services", "message"),
     [
         ({"model": {}}, "services.model: give a `command` that starts it, or the `url` where it runs"),
-        ({"model": {"comand": "x"}}, r"unknown key 'services.comand'; did you mean 'command'\?"),
-        ({"model": {"command": "x", "port": 0}}, "services.port: expected `int` >= 1"),
+        ({"model": {"comand": "x"}}, r"unknown key 'services.model.comand'; did you mean 'command'\?"),
+        ({"model": {"command": "x", "port": 0}}, "services.model.port: expected `int` >= 1"),
         ({"model": {"command": "x", "port": "any"}}, r"invalid enum value 'any' \(known: auto\)"),
         ({"model": {"command": "serve 'x"}}, "services.model.command: not a command: No closing quotation"),
         ({"a model": {"command": "x"}}, "services: 'a model' is not a name"),

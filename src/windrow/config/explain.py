@@ -39,17 +39,30 @@ def explain(problem: str, tree: dict[str, Any], origins: dict[str, str]) -> str:
     match = re.fullmatch(r"(.*?)(?: - at (`key` in )?`\$\.?(.*)`)?", problem, re.S)
     assert match is not None
     text, in_key, section = match.group(1), match.group(2), (match.group(3) or "").replace("[...]", "")
+    spelled = _with_service(section, tree)
     if in_key:
         text = "keys must be text; put quotes around them"
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
     if unknown:
-        key = f"{section}.{unknown.group(1)}" if section else unknown.group(1)
+        key = f"{spelled}.{unknown.group(1)}" if section else unknown.group(1)
         names = [field.encode_name for field in msgspec.structs.fields(_section_type(section))]
         where = origin_of(key, origins)
         return f"{where}unknown key {key!r}{nearest(unknown.group(1), names)} (known: {', '.join(names)})"
     if text.startswith("Invalid enum value"):
         text += f" (known: {', '.join(_choices(section))})"
-    return f"{origin_of(section, origins)}{section or 'configuration'}: {text[:1].lower()}{text[1:]}"
+    return f"{origin_of(spelled, origins)}{spelled or 'configuration'}: {text[:1].lower()}{text[1:]}"
+
+
+def _with_service(section: str, tree: dict[str, Any]) -> str:
+    """The place with the name of the service in it, which msgspec does not say: the first that is wrong."""
+    services = tree.get("services")
+    if section.startswith("services") and isinstance(services, dict):
+        for name, service in services.items():
+            try:
+                msgspec.convert(service, ServiceConfig)
+            except msgspec.ValidationError:
+                return f"services.{name}{section.removeprefix('services')}"
+    return section
 
 
 def _section_type(section: str) -> type[msgspec.Struct]:
