@@ -6,25 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from windrow.bridges.nemo_gym.rows import has_input, opening_of, params_of
 from windrow.config import ScorerConfig
-from windrow.envs.base import Env, Observation, Step
+from windrow.envs.base import Observation
+from windrow.envs.problem import Problem
 from windrow.errors import EnvError
-from windrow.records import Json, Message, Task
-from windrow.tools import ToolResult
+from windrow.records import Json, Task
 
 NAME = "nemo-gym"
 
 
-class NemoGym(Env):
+class NemoGym(Problem):
     """The input of the row, or what a prompt template makes of it. The scorer `nemo-gym` says what was verified."""
 
     name = NAME
     version = 1
-    takes_prompt = True
-
-    @classmethod
-    def check_settings(cls, settings: Mapping[str, Json]) -> None:
-        if settings:
-            raise ValueError(f"{cls.name!r} has no setting {next(iter(settings))!r}")
 
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:
@@ -49,6 +43,3 @@ class NemoGym(Env):
                 retryable=False,
             )
         return Observation(self.ctx.prompt.messages(row))
-
-    async def step(self, reply: Message, results: list[ToolResult]) -> Step:
-        return Step(done=True, stop="answered")
