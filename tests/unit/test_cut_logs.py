@@ -50,11 +50,20 @@ def flaky(request: Request) -> str:
 
 
 async def cut_and_continue(whole: Whole, log: str, size: int, run: Path) -> None:
-    """Cut `log` to `size` bytes, make the same call again, and compare."""
+    """Cut `log` to `size` bytes, make the same call again, and compare.
+
+    A line is durable before it is judged: with it, its verdict is gone too.
+    """
     shutil.copytree(whole.run, run)
     data = (run / log).read_bytes()
     (run / log).write_bytes(data[:size])
     kept = data[:size].rfind(b"\n") + 1
+    left = {name: b"".join(lines) for name, lines in whole.lines.items()} | {log: data[:kept]}
+    if log == "rollouts.jsonl":
+        there = {key_of(line) for line in left[log].splitlines()}
+        judged = (line for line in whole.lines["scores.jsonl"] if _member(line) in there)
+        left["scores.jsonl"] = b"".join(judged)
+        (run / "scores.jsonl").write_bytes(left["scores.jsonl"])
     asked: list[Request] = []
 
     def answer(request: Request) -> str:
@@ -70,10 +79,8 @@ async def cut_and_continue(whole: Whole, log: str, size: int, run: Path) -> None
     assert torn == [data[kept:size]] * (kept < size)
     for name in LOGS:
         after = (run / name).read_bytes()
-        assert after.startswith(data[:kept] if name == log else b"".join(whole.lines[name]))
+        assert after.startswith(left[name])
         found, expected = [sorted(map(key_of, lines)) for lines in (after.splitlines(), whole.lines[name])]
-        if (log, name) == ("rollouts.jsonl", "scores.jsonl"):  # an attempt made anew is judged anew
-            found = [key for number, key in enumerate(found) if key not in found[:number]]
         assert found == expected, "doubled"
 
 
@@ -83,6 +90,11 @@ def key_of(line: bytes) -> tuple[Any, ...]:
     if "members" in record:
         return (record["scorer"], record["members"])
     return (record["id"], record["attempt"]) if "id" in record else (record["digest"], record["occurrence"])
+
+
+def _member(grading: bytes) -> tuple[Any, ...]:
+    [[id, attempt]] = json.loads(grading)["members"]
+    return (id, attempt)
 
 
 def last_two_lines(whole: Whole, log: str) -> range:
