@@ -267,3 +267,15 @@ def test_a_run_without_its_tasks_has_no_rows_to_write(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", graded("a", 1.0))
     with pytest.raises(UsageError, match=r"has no tasks.jsonl, so there are no rows"):
         keep_tasks(run, profile(run), Range(0.0, 1.0), tmp_path / "kept.jsonl")
+
+
+async def test_tasks_that_were_never_tried_are_counted_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{n}", "answer": "1"} for n in range(5)]
+    given = {"policy": answering("1"), "concurrency": 1, "out": str(tmp_path / "run")}
+    tried = await collected(rows, **given, budget_tokens=1)
+    assert 0 < len(tried) < 5
+    assert profile(tmp_path / "run").shape().untried == 5 - len(tried)
+    assert main(["profile", str(tmp_path / "run")]) == 0
+    assert f"{5 - len(tried)} more were not tried" in capsys.readouterr().out

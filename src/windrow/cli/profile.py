@@ -145,7 +145,8 @@ def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
 
 def _shape_lines(shape: Shape) -> Iterator[str]:
     what = f"reward ≥ {shape.pass_reward:g}" if shape.by == "pass_rate" else "reward"
-    yield f"tasks   {shape.tasks:,}, {shape.rollouts:,} rollouts, {shape.graded:,} graded"
+    untried = f"; {shape.untried:,} more were not tried" if shape.untried else ""
+    yield f"tasks   {shape.tasks:,}, {shape.rollouts:,} rollouts, {shape.graded:,} graded{untried}"
     yield f"bands   by {WORDS[shape.by]} ({what}), learnable from {shape.learnable.low:g} to {shape.learnable.high:g}"
     bands = [(WORDS[band], tasks) for band, tasks in shape.bands.items() if tasks or band != "ungraded"]
     yield from _bars(bands, shape.tasks)

@@ -21,8 +21,10 @@ from windrow.stats.clusters import Clusters, Groups, Rows, Variety
 from windrow.stats.lines import Line, batches, final_lines
 from windrow.stats.tally import PASS_REWARD
 from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
+from windrow.store.directory import TASKS
 from windrow.store.places import Place
 from windrow.store.read import RunReader
+from windrow.store.taskfile import count_tasks
 
 By = Literal["pass_rate", "mean"]
 Band = Literal["too_hard", "learnable", "too_easy", "ungraded"]
@@ -57,7 +59,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """A profile without its tasks: how many there are, by band and by value. `by` is what bands and bins go by."""
 
     run: str
-    tasks: int
+    tasks: int  # that were tried
+    untried: int  # tasks of the run of which there is no rollout
     rollouts: int
     graded: int
     by: By
@@ -102,6 +105,7 @@ class Profile:
         return Shape(
             run=str(self._reader.path),
             tasks=len(self._table),
+            untried=max(0, count_tasks(self._reader.path / TASKS) - len(self._table)),
             rollouts=self._rollouts,
             graded=sum(self._rewards.n),
             by=self._by,

@@ -133,6 +133,10 @@ def read_tasks(path: Path) -> dict[str, int]:
     return offsets
 
 
+def count_tasks(path: Path) -> int:
+    return sum(line is not None for _, line in read_known(path)) if path.exists() else 0
+
+
 def read_task(path: Path, offset: int) -> Task:
     with path.open("rb") as file:
         file.seek(offset)
