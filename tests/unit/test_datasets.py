@@ -15,6 +15,8 @@ from tests.serving import write_jsonl
 from windrow import Rollout
 from windrow.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 SUMS = [{"id": 1, "prompt": "1 + 1"}, {"id": 2, "prompt": "1 + 2"}]
 WORDS = [{"id": 1, "prompt": "cat"}, {"id": 2, "prompt": "1 + 2"}]
 

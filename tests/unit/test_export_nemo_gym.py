@@ -24,6 +24,8 @@ from windrow.exports.profiles import best_of, described, numbers
 from windrow.policies.base import Request
 from windrow.records import Json
 
+pytestmark = pytest.mark.slow
+
 FILES = ("materialized_inputs.jsonl", "failures.jsonl", "reward_profiling.jsonl", "agent_metrics.json")
 FILES += ("aggregate_metrics.json",)
 

@@ -19,6 +19,8 @@ from windrow.bridges.gymnasium import read_action
 from windrow.bridges.toys import KNOWN
 from windrow.store.directory import read_manifest
 
+pytestmark = pytest.mark.slow
+
 STEPS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 COMPASS = {"west": (0, -1), "east": (0, 1), "north": (-1, 0), "south": (1, 0)}
 HERE = re.compile(r"at row (\d+), column (\d+)\.")

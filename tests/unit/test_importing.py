@@ -15,6 +15,8 @@ from tests.serving import ModelServer
 from windrow.bridges.nemo_gym.reading import Line, Problem, read_lines
 from windrow.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "replies: [{reply: '7'}]\n"
 
 

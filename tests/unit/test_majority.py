@@ -22,6 +22,8 @@ from windrow.stats.majority import MOST_DRAWN, NAMED_TASKS, Majority, majority_a
 from windrow.stats.metrics import measure
 from windrow.stats.summary import summarise
 
+pytestmark = pytest.mark.slow
+
 Sample = tuple[str | None, bool]  # an answer, and whether it passes
 
 

@@ -15,6 +15,8 @@ from tests.collecting import answering, collected, single
 from tests.loading import refusal
 from windrow import Rollout
 
+pytestmark = pytest.mark.slow
+
 TOWER = "\\boxed{9^{9^{9^{9}}}}"  # sympy would compute it: for ever, in one call that nothing interrupts
 
 

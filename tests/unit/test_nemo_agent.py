@@ -39,6 +39,8 @@ from windrow.replay import replay
 from windrow.tokens.sequences import training_sequences
 from windrow.tokens.verify import problems
 
+pytestmark = pytest.mark.slow
+
 
 def right(sent: Row, n: int) -> Row:
     return answer(sent, "4")

@@ -27,6 +27,8 @@ from windrow.engine.recorder import Recorder
 from windrow.records import Json, PolicyRecord, Rollout, Task
 from windrow.tasks.plan import Slot
 
+pytestmark = pytest.mark.slow
+
 ROW: dict[str, Json] = {
     "responses_create_params": {"input": [{"role": "user", "content": "2+2?"}], "tools": []},
     "agent_ref": {"type": "responses_api_agents", "name": "math_agent"},

@@ -13,6 +13,8 @@ from windrow.cli.main import main
 from windrow.errors import UsageError
 from windrow.records import Json
 
+pytestmark = pytest.mark.slow
+
 
 def row(number: int, **params: Json) -> dict[str, Json]:
     return {

@@ -18,6 +18,8 @@ from windrow.stats.metrics import measure
 from windrow.stats.summary import summarise
 from windrow.tokens.drift import drift_of
 
+pytestmark = pytest.mark.slow
+
 ROBOT = "scripted:tests.unit.test_opponents:robot"
 AGAINST = f'{{"1": {{"model": "{ROBOT}", "sampling": {{"temperature": 0.5}}}}}}'
 

@@ -14,6 +14,8 @@ from tests.serving import ModelServer
 from windrow import Rollout
 from windrow.policies import health
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., ModelServer]
 
 

@@ -25,6 +25,8 @@ from windrow.policies.base import Request
 from windrow.records import Rollout
 from windrow.store.directory import read_manifest
 
+pytestmark = pytest.mark.slow
+
 Call = dict[str, Any]
 
 

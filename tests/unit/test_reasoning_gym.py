@@ -14,6 +14,8 @@ from tests.loading import prepared, refusal, tasks_of
 from windrow import Request, Rollout, load
 from windrow.records import Task
 
+pytestmark = pytest.mark.slow
+
 slow = pytest.mark.slow  # the package runs in processes of its own, which take seconds to import it
 
 

@@ -16,6 +16,8 @@ from tests.serving import ModelServer
 from windrow.policies.base import MAX_ASKED_WAITS
 from windrow.policies.failing import AGES_S, retry_after
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., ModelServer]
 TASK = [{"prompt": "2 + 2?", "answer": "4"}]
 

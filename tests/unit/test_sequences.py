@@ -24,6 +24,8 @@ from windrow.records import Call, Turn
 from windrow.tokens.linking import Merging
 from windrow.tokens.sequences import TrainingSequence, training_sequences
 
+pytestmark = pytest.mark.slow
+
 Calls = list[tuple[list[int], list[int]]]  # prompt and output of each
 
 

@@ -18,6 +18,8 @@ from windrow.secrets import Redactor
 from windrow.services import addresses, plan_services
 from windrow.services.ports import free_port, is_free
 
+pytestmark = pytest.mark.slow
+
 
 def planned(services: Any, **options: Any) -> Any:
     run = load_config((), options, base={"services": services}).run

@@ -25,6 +25,8 @@ from windrow.records import TeacherTokens, Tokens
 from windrow.replay import replay
 from windrow.rescoring import rescore
 
+pytestmark = pytest.mark.slow
+
 ROW = {"prompt": "hi", "answer": "hm"}
 STUDENT = -0.5  # the logprob of every id that the exact policy samples
 

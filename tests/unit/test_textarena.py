@@ -17,6 +17,8 @@ from tests.collecting import answering, collected
 from tests.loading import prepared, refusal, tasks_of
 from windrow import Request, Rollout, load
 
+pytestmark = pytest.mark.slow
+
 
 def listed(request: Request) -> str:
     """The first move of the last list of moves in what was said last."""

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from windrow.policies.toolcalls import FORMATS, chosen_format
 from windrow.records import Call
 
+pytestmark = pytest.mark.slow
+
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     [
