@@ -25,7 +25,7 @@ from windrow.engine.run import Scheduler
 from windrow.engine.waiting import Name, Waiting
 from windrow.engine.world import GroupScorer, Sink
 from windrow.errors import StoreError, WindrowError
-from windrow.grading import GradingStage, Grouped, Progressed, is_ungraded
+from windrow.grading import GradingStage, Grouped, Progressed
 from windrow.groups import Groups
 from windrow.naming import name_of
 from windrow.past import Past
@@ -40,6 +40,7 @@ from windrow.store.directory import (
     move_aside,
 )
 from windrow.store.disk import Disk
+from windrow.store.fold import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -23,8 +24,11 @@ from windrow.groups import Groups
 from windrow.past import Past
 from windrow.records import Grading, Rollout, RolloutGroup
 from windrow.store.directory import Fingerprint
-from windrow.store.fold import expected_group_scorers, expected_scorers, fold, missing_scorers
+from windrow.store.fold import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
+from windrow.store.places import Place
+
+T = TypeVar("T")
 
 Progressed = Callable[[], Awaitable[None]]
 Grouped = Callable[[RolloutGroup], Awaitable[None]]
@@ -139,23 +143,23 @@ class GradingStage:
     ) -> None:
         """Judge what is on disk and not graded, rollouts first; bounded, and cut short by a stop."""
 
-        async def rollout(place: object) -> None:
-            await self.grade(self._past.read(place), fresh=False)  # type: ignore[arg-type]
+        async def rollout(place: Place) -> None:
+            await self.grade(self._past.read(place), fresh=False)
 
-        async def group(id: object) -> None:
-            found = self._groups.settled_before(str(id)) if self._groups is not None else None
+        async def group(id: str) -> None:
+            found = self._groups.settled_before(id) if self._groups is not None else None
             if found is not None:
                 graded = await self.grade_group(found, changed=False)
                 if on_group is not None and whole(graded):
                     await on_group(graded)
 
-        for found, work in ((iter(self._past.to_grade), rollout), (self._past.unjudged_groups(), group)):
-            await self._each(found, work, control, progress, on_progress)
+        await self._each(iter(self._past.to_grade), rollout, control, progress, on_progress)
+        await self._each(self._past.unjudged_groups(), group, control, progress, on_progress)
 
     async def _each(
         self,
-        found: Iterator[object],
-        work: Callable[[object], Awaitable[None]],
+        found: Iterator[T],
+        work: Callable[[T], Awaitable[None]],
         control: Control,
         progress: Progress,
         on_progress: Progressed | None,
@@ -185,8 +189,3 @@ class GradingStage:
 def whole(group: RolloutGroup) -> bool:
     """Whether nothing of the group is left ungraded."""
     return not any(map(is_ungraded, group.rollouts))
-
-
-def is_ungraded(rollout: Rollout) -> bool:
-    """Whether a verdict is still to come."""
-    return rollout.grade in ("pending", "failed")

@@ -12,7 +12,7 @@ from windrow.errors import StoreError
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint, Redo
-from windrow.store.fold import expected_group_scorers, expected_scorers, missing_scorers
+from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
 from windrow.store.heads import Head, attempts_of
 from windrow.store.places import Place, Places
 from windrow.store.read import RunReader
@@ -196,7 +196,7 @@ class Past:
             self.to_grade.append(place)
         if any(name in of_groups for name in missing) and not self._is_open(first):
             self._unjudged_groups[first // self._samples] = None
-        self.ungraded += rollout.grade in ("pending", "failed")
+        self.ungraded += is_ungraded(rollout)
 
     def _is_open(self, first: int) -> bool:
         """Whether this call will run a slot of the group that begins there."""
@@ -205,4 +205,4 @@ class Past:
 
 def _unjudged(head: Head, grading: Fingerprint | None) -> bool:
     """Whether a line alone does not say how it was graded."""
-    return grading is not None and (head.grading != grading.hash or head.grade in ("pending", "failed"))
+    return grading is not None and (head.grading != grading.hash or is_ungraded(head))

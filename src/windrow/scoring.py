@@ -29,10 +29,17 @@ def named_scorers(
     configs: Iterable[ScorerConfig], functions: Iterable[Callable[..., Any]], own: type[BaseEnv]
 ) -> tuple[AnyScorer, ...]:
     """The scorers that a run names, and those that a program gives; each once."""
-    scorers = (
-        *(made_scorer(config, None, own) for config in configs),
-        *(scorer_of(function) for function in functions),
+    return each_once(
+        (
+            *(made_scorer(config, None, own) for config in configs),
+            *(scorer_of(function) for function in functions),
+        )
     )
+
+
+def each_once(scorers: Iterable[AnyScorer]) -> tuple[AnyScorer, ...]:
+    """The scorers; a verdict is known by its scorer's name, so two of one name are refused."""
+    scorers = tuple(scorers)
     names = [scorer.name for scorer in scorers]
     for name in names:
         if names.count(name) > 1:

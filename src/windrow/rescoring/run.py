@@ -37,7 +37,7 @@ from windrow.store.directory import (
     whole_sizes,
     with_generation,
 )
-from windrow.store.fold import GRADABLE, expected_scorers, fold, missing_scorers
+from windrow.store.fold import GRADABLE, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.gradings import Gradings
 from windrow.store.judgements import Judgements
 from windrow.store.read import RunReader, segments
@@ -412,7 +412,7 @@ def _selection(reader: RunReader, where: str | None, failed_only: bool) -> Calla
 
     def selects(rollout: Rollout) -> bool:
         folded = reader.folded(rollout, gradings)
-        if failed_only and folded.grade not in ("failed", "pending"):
+        if failed_only and not is_ungraded(folded):
             return False
         return condition is None or condition(msgspec.to_builtins(folded))
 

@@ -15,6 +15,7 @@ from windrow.envs import Env, find_env
 from windrow.envs.base import BaseEnv
 from windrow.errors import UsageError
 from windrow.grade.functions import scorer_of
+from windrow.scoring import each_once
 from windrow.store.directory import Manifest
 
 
@@ -45,10 +46,7 @@ def scorers_again(
             configured = (*named, *brought) if not anew else ()
             made.append(_again(entry, envs[name], configured, own))
     made += map(scorer_of, functions)
-    names = [scorer.name for scorer in made]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"scorer {twice!r} is named twice")
-    return tuple(made)
+    return each_once(made)
 
 
 def _where_played(config: ScorerConfig, loaded: LoadedConfig) -> ScorerConfig:

@@ -22,6 +22,7 @@ from windrow.records import (
     Turn,
     reward_of,
 )
+from windrow.store.heads import Head
 
 GRADABLE = ("completed", "truncated")
 
@@ -84,6 +85,11 @@ def _taught(turns: Sequence[Turn], found: Mapping[int, TeacherTokens]) -> tuple[
             tokens = msgspec.structs.replace(tokens, teacher=teacher)
             taught[number] = msgspec.structs.replace(taught[number], tokens=tokens)
     return tuple(taught)
+
+
+def is_ungraded(rollout: Rollout | Head) -> bool:
+    """Whether a verdict is still to come, by the rollout or by its line alone."""
+    return rollout.grade in ("pending", "failed")
 
 
 def missing_scorers(
