@@ -12,6 +12,8 @@ from tests.worlds import played, returning, world
 from windrow import Completion, Request, Score, Step, Tool
 from windrow.records import Call, Usage
 
+pytestmark = pytest.mark.slow
+
 
 def spending(prompt: int, completion: int, seen: list[Any] | None = None, **fields: Any) -> Any:
     """A policy that reports this usage: each turn's prompt holds everything before it."""

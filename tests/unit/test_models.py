@@ -16,6 +16,8 @@ from windrow.policies.local import default_threads, local_policy
 from windrow.policies.models import Model, cache_directory, find_model, pull
 from windrow.secrets import Redactor
 
+pytestmark = pytest.mark.slow
+
 CONTENT = b"GGUF and then some weights"
 
 
