@@ -157,6 +157,33 @@ def test_a_run_that_is_held_up_without_end_says_by_what_and_ends(
     assert len(home.lines()) == 6
 
 
+LAST_WORD = """
+import os
+import signal
+
+class LastWord:
+    def __del__(self, kill=os.kill, us=os.getpid(), number=signal.SIGINT):
+        kill(us, number)  # the interpreter has given up its handlers by now
+
+kept = LastWord()
+
+async def agent(session):
+    await session.complete()
+"""
+
+
+def test_a_signal_while_a_stopped_command_goes_away_does_not_change_how_it_ends(
+    home: Project, gate: Gate
+) -> None:
+    home.module("last", LAST_WORD)
+    running = home.start_collect("--concurrency", "1", "--agent", "last:agent")
+    running.until(lambda: home.server.completions == 1, "it was asked")
+    running.signal(signal.SIGINT)
+    running.until_said("stopping: 1 running")
+    gate.opened.set()
+    assert running.wait().code == 130
+
+
 def stopped_for_a_while(running: Running, seconds: float) -> None:
     """The process stands still for so long; the clock does not."""
     running.signal(signal.SIGSTOP)

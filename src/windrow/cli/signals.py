@@ -7,6 +7,7 @@ code keeps the loop from taking them, it is named, and a further signal ends the
 from __future__ import annotations
 
 import asyncio
+import atexit
 import signal
 import sys
 import time
@@ -65,6 +66,8 @@ class Signals:
             for number, handler in before.items():
                 # A command that was stopped is on its way out: one signal too many does not change how it ends.
                 signal.signal(number, handler if not self.received else lambda *_: None)
+            if self.received:
+                atexit.register(_ignore)
 
     def _stop(self, number: signal.Signals, control: Control, running: int) -> None:
         again = bool(self.received)
@@ -89,6 +92,12 @@ class Signals:
         self.received.append(number)
         self._ending = True
         raise KeyboardInterrupt
+
+
+def _ignore() -> None:
+    """The interpreter, when it goes, gives signals back to the system, which would kill it; not ignored ones."""
+    for number in EXIT:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _users_place(frame: FrameType | None) -> str:
