@@ -66,8 +66,9 @@ test-interop-%: .interop/%/.stamp
 	    -c tests/interop/$*.txt -e '.[$*]' pytest pytest-asyncio pytest-timeout pytest-randomly hypothesis
 	@touch $@
 
-docs: $(STAMP) ## write docs/cli.md from the commands, and docs/demo.svg from a real run
+docs: $(STAMP) ## write docs/cli.md from the commands, the matrix of other systems, and docs/demo.svg from a real run
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_matrix.py
 	$(BIN)/windrow models pull
 	$(BIN)/python docs/record_demo.py
 
