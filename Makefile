@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check lint test test-interop docs mutants fuzz bench bench-quick format clean
+.PHONY: help demo setup browser check lint test test-interop docs mutants fuzz bench bench-quick format clean
 
 # Packages that are heavy, or that need other versions than the rest: an environment each, for the tests of that name.
 INTEROP := wandb mlflow tensorboard
@@ -38,7 +38,11 @@ setup: $(STAMP) ## make .venv with the package (editable) and the pinned tools
 $(STAMP): pyproject.toml constraints.txt .ci/venv
 	.ci/venv $(VENV) $(PYTHON)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob
 	@touch $@
+
+browser: $(STAMP) ## have a Chromium for the tests of the web: Debian's, or Playwright's own
+	.ci/chromium $(BIN)/python
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -49,7 +53,7 @@ lint: $(STAMP)
 check: lint ## linters, types, layers and the fast tests: under a minute
 	$(BIN)/python -m pytest -q -n auto -m "not slow" tests/unit
 
-test: lint ## linters, then every test, the slow ones too
+test: lint browser ## linters, then every test, the slow ones too
 	$(BIN)/windrow models pull
 	$(BIN)/python -m pytest -q -n 2 tests
 

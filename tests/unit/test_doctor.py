@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,24 @@ def test_it_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     found = marks(capsys)
     assert found["windrow"] == "ok"
     assert found["[local]"] == "ok"
+    assert found["[web]"] == "ok"
+
+
+def test_it_says_which_browser_the_web_would_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    browser = tmp_path / "chromium"
+    browser.write_text("#!/bin/sh\necho Chromium 150.0\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("WINDROW_CHROMIUM", str(browser))
+    assert main(["doctor"]) == 0
+    assert f"Chromium 150.0 {browser}" in capsys.readouterr().out
+    browser.write_text("#!/bin/sh\nexit 127\n")
+    assert main(["doctor"]) == 1
+    assert marks(capsys)["browser"] == "!!"
+    monkeypatch.setenv("WINDROW_CHROMIUM", str(tmp_path / "absent"))
+    assert main(["doctor"]) == 0
+    assert marks(capsys)["browser"] == "--"
 
 
 def test_it_says_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) -> None:

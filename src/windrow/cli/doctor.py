@@ -22,6 +22,7 @@ EXTRAS = {
     "math": ("math-verify",),
     "mcp": ("mcp",),
     "tokens": ("numpy",),
+    "web": ("playwright",),
     "reasoning-gym": ("reasoning-gym",),
     "gymnasium": ("gymnasium",),
     "textarena": ("textarena",),
@@ -57,11 +58,23 @@ def _here() -> list[Finding]:
         found = [_installed(package) for package in packages]
         line = ", ".join(name for name in found if name) if all(found) else f"pip install 'windrow[{extra}]'"
         findings.append(Finding(f"[{extra}]", True if all(found) else None, line))
+    findings.append(_browser())
     for model in MODELS.values():
         here = model.path.exists()
         detail = str(model.path) if here else f"windrow models pull {model.name}"
         findings.append(Finding(model.name, True if here else None, detail))
     return findings
+
+
+def _browser() -> Finding:
+    """The Chromium that the environment `web` would start."""
+    from windrow.envs.web.launch import HOW_TO_GET_ONE, chromium_version, find_chromium
+
+    path = find_chromium()
+    if path is None:
+        return Finding("browser", None, HOW_TO_GET_ONE)
+    said = chromium_version(path)
+    return Finding("browser", said is not None, f"{said or 'does not start:'} {path}")
 
 
 def _endpoint(arguments: argparse.Namespace) -> list[Finding]:

@@ -1,0 +1,1 @@
+"""The web: real browsers, many at a time. Needs the extra `web` and a Chromium."""
