@@ -7,7 +7,7 @@ state later changes nothing. The first end counts; what is reported after it doe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -17,7 +17,7 @@ from windrow.engine.continuing import Continuing
 from windrow.engine.freeze import Freezer, copied, copied_messages, copied_task, number
 from windrow.engine.window import Ranges
 from windrow.engine.world import Verdict
-from windrow.envs import Episode, Step
+from windrow.envs import Act, Episode, Step
 from windrow.errors import PolicyError
 from windrow.policies import Completion
 from windrow.policies.capturing import held, lower
@@ -249,6 +249,8 @@ class Recorder:
         What is said of a turn again, as a match may, is added: rewards add up, the rest by name.
         """
         freeze = self._freezer
+        if step.acts:
+            self._acted(step.acts, turn, told=bool(step.messages))
         if step.stop not in _STOPS:
             raise ValueError(f"step() said stop={step.stop!r}; it is one of {', '.join(get_args(Stop))}")
         said: dict[str, Any] = {}
@@ -274,6 +276,28 @@ class Recorder:
             self._turns[turn] = msgspec.structs.replace(before, **said)
             self._state = said.get("state", self._state)
         self.messages += [freeze.message(message, _speaker(message)) for message in step.messages]
+
+    def _acted(self, acts: Sequence[Act], turn: int, *, told: bool) -> None:
+        """What the environment did because the reply said so in words is a tool call like any other."""
+        if not told:
+            raise ValueError("step() did something (acts) without a message that says what came of it")
+        freeze = self._freezer
+        first = self.tool_calls
+        self.tool_calls += len(acts)
+        calls = [
+            ToolCall(
+                id=f"act-{place}",
+                name=freeze.text(act.name),
+                arguments=freeze.value(dict(act.arguments), "an act's arguments"),
+                result=len(self.messages),
+                failed=act.error is not None,
+                error=act.error,
+                started_at=number(act.started_at, "an act's started_at"),
+                seconds=number(act.seconds, "an act's seconds"),
+            )
+            for place, act in enumerate(acts, start=first)
+        ]
+        self.tools_ran(calls, sum(call.seconds for call in calls), turn)
 
     def judged(self, verdict: Verdict) -> None:
         self.scores.update(verdict.scores)

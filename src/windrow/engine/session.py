@@ -156,6 +156,9 @@ class EpisodeSession:
         recorder.stepped(step, turn)
         if step.done or step.stop is not None:
             recorder.end("truncated" if step.stop in LIMITS else "completed", step.stop or "env_done")
+        limit = self._world.limits.max_tool_calls
+        if step.acts and limit is not None and recorder.tool_calls >= limit:
+            recorder.end("truncated", "max_tool_calls")
         if self._stopped:
             recorder.end("completed", "tool_stopped")
 
@@ -249,12 +252,22 @@ class EpisodeSession:
         """The recorded messages that are asked with; those that are new are added."""
         recorder = self._recorder
         if messages is None:
-            return ((0, len(recorder.messages)),)
+            return self._shown()
         wanted = recorder.frozen(messages, "env")
         if not wanted:
             raise ValueError("complete() was given no messages")
         recorder.add(self._window.missing(wanted), "env")
         return self._window.ranges(wanted)
+
+    def _shown(self) -> Ranges:
+        """The messages that the environment wants the policy to be asked with."""
+        last = len(self._recorder.messages)
+        if type(self._env).window is Env.window:
+            return ((0, last),)
+        shown = tuple((start, stop) for start, stop in self._env.window(self.messages))
+        if not shown or not all(0 <= start < stop <= last for start, stop in shown):
+            raise ValueError(f"window() gave {shown}, which are no ranges of {last} messages")
+        return shown
 
     async def _call(self, request: Request, reads: Ranges) -> Completion | None:
         """Ask the policy; a failure is recorded on a turn of its own and ends the episode."""

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from windrow.envs.base import Ask, BaseEnv, Env, EnvContext, Episode, Observation, ScoreContext, Step, nobody
+from windrow.envs.base import (
+    Act,
+    Ask,
+    BaseEnv,
+    Env,
+    EnvContext,
+    Episode,
+    Observation,
+    ScoreContext,
+    Step,
+    nobody,
+)
 from windrow.envs.match import Match
 from windrow.errors import UsageError
 from windrow.naming import resolve
 
 __all__ = [
+    "Act",
     "Ask",
     "BaseEnv",
     "Env",

@@ -30,6 +30,7 @@ from windrow.tools import Tool, ToolResult
 T = TypeVar("T")
 
 Messages = Sequence[Message | dict[str, Any]]
+Ranges = Sequence[tuple[int, int]]  # of message indexes: [start, stop)
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -39,14 +40,26 @@ class Observation(msgspec.Struct, frozen=True):
     tools: Sequence[Tool] = ()
 
 
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a reply asked for in words, and that the environment did; `error` says why it could not."""
+
+    name: str
+    arguments: Mapping[str, Json]
+    started_at: float
+    seconds: float
+    error: str | None = None
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What the world did after a reply. `reward` enters the reward; `scores` and the rest are only recorded.
 
-    `done` ends the episode with stop `env_done`, unless `stop` says otherwise (`answered`, `parse_error`);
-    a limit (`max_turns`) truncates it.
+    `acts` are recorded as the turn's tool calls, and counted as such; the first message is what came of them. `done`
+    ends the episode with stop `env_done`, unless `stop` says otherwise (`answered`, `parse_error`); a limit
+    (`max_turns`) truncates it.
     """
 
     messages: Messages = ()
+    acts: Sequence[Act] = ()
     reward: float | None = None
     done: bool = False
     stop: Stop | None = None
@@ -193,3 +206,10 @@ class Env(BaseEnv):
 
     async def score(self, episode: Episode) -> Score | None:
         return None
+
+    def window(self, messages: Sequence[Message]) -> Ranges:
+        """The ranges of the messages so far that the policy is asked with, where the agent does not choose: all.
+
+        What is left out stays in the record, where each message stands once: `Turn.reads` are these ranges.
+        """
+        return ((0, len(messages)),)
