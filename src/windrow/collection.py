@@ -372,7 +372,8 @@ class Collection:
     def _resume(self, directory: RunDirectory, *, groups: bool) -> None:
         """Open the logs, and learn from them what earlier calls have done."""
         assert directory.manifest is not None
-        self._sink = RolloutSink(directory.open_rollouts(), self.prepared.redactor)
+        self._sink = RolloutSink(directory.open_rollouts(), self.prepared.redactor, directory.blobs)
+        self.prepared.world.blobs = directory.blobs
         reader = RunReader(directory.path)
         self._past = Past(self.plan, reader, groups=groups)
         self._past.learn(directory.manifest.grading, directory.manifest.redo)
@@ -396,6 +397,7 @@ class Collection:
             self._past,
             self._groups,
             concurrency=self.prepared.concurrency,
+            blobs=self.prepared.world.blobs,
             **stored,
         )
 

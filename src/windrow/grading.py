@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from windrow.blobs import Blobs
 from windrow.config import RunConfig
 from windrow.construct import Judging
 from windrow.engine.control import Control
@@ -54,6 +55,7 @@ class GradingStage:
         grading: Fingerprint | None,
         log: GradingLog | None = None,
         judgements: Judgements | None = None,
+        blobs: Blobs | None = None,
         concurrency: int,
     ) -> None:
         self._past = past
@@ -65,6 +67,7 @@ class GradingStage:
             call_timeout_s=run.limits.call_timeout_s,
             concurrency=run.judge_concurrency,
             judgements=judgements,
+            blobs=blobs,
         )
         self._grader = Grader(
             judging.scorers,

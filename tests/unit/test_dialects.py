@@ -185,10 +185,10 @@ async def test_an_anthropic_key_is_sent_as_such(monkeypatch: pytest.MonkeyPatch,
 
 
 async def test_what_is_no_text_is_not_left_out_in_silence() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    sound = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
     case = laid_down("anthropic/length.json")
-    asked = {**case["ask"], "messages": [{"role": "user", "content": [image]}]}
+    asked = {**case["ask"], "messages": [{"role": "user", "content": [sound]}]}
     async with replaying(case) as (policy, replay):
-        with pytest.raises(PolicyError, match="image_url"):
+        with pytest.raises(PolicyError, match="input_audio"):
             await policy.complete(request_of(asked))
     assert replay.told == 0

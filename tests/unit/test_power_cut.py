@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests import matches
+from tests import matches, pictures
 from tests.disks import CrashDisk
 from tests.stores import attempts, collect, contents, folder_in_memory, judge, lasting, open_run, rows
 from windrow.collector import run_collection
 from windrow.errors import InfraError, StoreError
 from windrow.policies.base import Request
 from windrow.records import Rollout
+from windrow.store.blobs import read_blob
 from windrow.store.directory import read_manifest
 
 pytestmark = pytest.mark.slow
@@ -59,6 +60,10 @@ STORIES = {
             "scorers": (),
         },
     ),
+    "pictures": Story(
+        [],
+        {**SMALL, "env": "tests.pictures:Pictured", "answer": pictures.seen, "scorers": (), "concurrency": 1},
+    ),
     "retries of what failed": Story([{**SMALL, "answer": busy}], {**SMALL, "retries": 1}),
 }
 
@@ -90,6 +95,8 @@ def assert_kept(run: Path, committed: list[Rollout], before: list[dict[str, Any]
     kept = contents(run) if (run / "run.json").exists() else []
     for rollout in committed:
         assert lasting(rollout) in kept, "reported committed, and lost"
+    for name in (name for rollout in kept for name in pictures.blobs_of(rollout)):
+        read_blob(run / "blobs", name)
     ids = {(rollout["id"], rollout["attempt"]) for rollout in kept}
     assert {(rollout["id"], rollout["attempt"]) for rollout in before} <= ids
     assert len(ids) == len(kept), "doubled"

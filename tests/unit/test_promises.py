@@ -24,6 +24,7 @@ from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import MAX_BACKOFF_S, pause_s
 from windrow.prepare import prepare
 from windrow.secrets import Redactor
+from windrow.store.blobs import BlobStore
 from windrow.store.directory import RolloutSink, read_manifest
 from windrow.store.disk import Disk
 from windrow.store.log import Log
@@ -111,11 +112,11 @@ async def test_rollouts_that_are_committed_together_are_all_there_or_none(tmp_pa
     first, second = make_rollout("a"), make_rollout("b")
     disk = FullDisk(10**6)
     log = Log(tmp_path / "rollouts.jsonl", disk)
-    await RolloutSink(log, Redactor()).commit((first,))
+    await RolloutSink(log, Redactor(), BlobStore(tmp_path)).commit((first,))
     size = log.path.stat().st_size
     disk.room = size + size // 2
     with pytest.raises(StoreError):
-        await RolloutSink(log, Redactor()).commit((second, first))
+        await RolloutSink(log, Redactor(), BlobStore(tmp_path)).commit((second, first))
     log.close()
     assert log.path.stat().st_size == size
 

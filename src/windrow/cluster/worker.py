@@ -95,7 +95,8 @@ class _Worker:
         world = world_of(start.recipe, self._redactor)
         directory = RunDirectory(Path(start.run), writer=start.writer, lock=start.lock)
         try:
-            sink = RolloutSink(directory.open_rollouts(), self._redactor)
+            sink = RolloutSink(directory.open_rollouts(), self._redactor, directory.blobs)
+            world.blobs = directory.blobs
             for torn in directory.torn:
                 self._warn(f"a torn last line was set aside in {torn}")
             if too_few := make_room(start.concurrency):

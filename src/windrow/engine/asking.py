@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from windrow.blobs import shown
 from windrow.engine.freeze import Freezer
 from windrow.engine.recorder import Recorder
 from windrow.engine.world import World
@@ -38,7 +39,9 @@ class Asking:
             raise EnvError(f"the environment has no model {name!r} (its models: {known})", kind="no_model")
         freezer = Freezer()
         request = Request(
-            messages=tuple(freezer.message(message, "env") for message in messages),
+            messages=await shown(
+                [freezer.message(message, "env") for message in messages], self._world.blobs
+            ),
             tools=(),
             sampling=model.sampling,
             id=f"{self._slot.id}:{name}",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from windrow.agents import Dispatch, Played
+from windrow.blobs import shown
 from windrow.engine import elsewhere
 from windrow.engine.cancel import is_ours
 from windrow.engine.correction import correction
@@ -101,7 +102,7 @@ class EpisodeSession:
             return None
         sampling, budget_left = self._capped_sampling()
         request = Request(
-            messages=copied_messages(m for start, stop in reads for m in recorder.messages[start:stop]),
+            messages=await self._sent(reads),
             tools=self._shown_tools,
             sampling=sampling,
             id=self._slot.id,
@@ -268,6 +269,11 @@ class EpisodeSession:
         if not shown or not all(0 <= start < stop <= last for start, stop in shown):
             raise ValueError(f"window() gave {shown}, which are no ranges of {last} messages")
         return shown
+
+    async def _sent(self, reads: Ranges) -> tuple[Message, ...]:
+        """What these ranges say, as the model is to see it."""
+        read = (m for start, stop in reads for m in self._recorder.messages[start:stop])
+        return await shown(copied_messages(read), self._world.blobs)
 
     async def _call(self, request: Request, reads: Ranges) -> Completion | None:
         """Ask the policy; a failure is recorded on a turn of its own and ends the episode."""

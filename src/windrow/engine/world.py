@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from windrow.agents import Agent, find_agent
+from windrow.blobs import Blobs, MemoryBlobs
 from windrow.config import LimitsConfig, PolicyConfig, Price, ScorerConfig
 from windrow.envs import Ask, BaseEnv, EnvContext, Episode, Match, ScoreContext, find_env, nobody
 from windrow.envs.base import Messages
@@ -187,6 +188,7 @@ class World:
         self._sampling = sampling or {}
         self._forced = forced_sampling
         self._seeds = seeds
+        self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
         self._casts: dict[tuple[str | None, str | None, str | None], Cast] = {}
 
     def cast(self, task: Task) -> Cast:
@@ -216,7 +218,14 @@ class World:
         return {**self._sampling, **{k: v for k, v in row.items() if v is not None and k not in self._forced}}
 
     def context(self, slot: Slot, ask: Ask = nobody) -> EnvContext:
-        return EnvContext(id=slot.id, attempt=slot.attempt, seed=slot.seed, prompt=self.prompt, complete=ask)
+        return EnvContext(
+            id=slot.id,
+            attempt=slot.attempt,
+            seed=slot.seed,
+            prompt=self.prompt,
+            complete=ask,
+            blobs=self.blobs,
+        )
 
     async def open(self, notify: Callable[[str], None] = lambda message: None) -> None:
         """Called once before the first episode; raises EndpointError when a model cannot serve the run.

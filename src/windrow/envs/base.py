@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
+from windrow.blobs import Blobs, MemoryBlobs
 from windrow.config import PolicyConfig, ScorerConfig
 from windrow.policies import Completion
 from windrow.policies.base import Given
@@ -97,7 +98,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     """What an episode may know of itself: randomness that is taken from `seed` is reproducible.
 
     `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries. `seats` is how
-    many a match has.
+    many a match has. `blobs` keeps large bytes: `await ctx.blobs.image(…)` gives the part of a message that names an image.
     """
 
     id: str
@@ -106,6 +107,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     prompt: PromptTemplate | None = None
     complete: Ask = nobody
     seats: int = 1
+    blobs: Blobs = msgspec.field(default_factory=MemoryBlobs)
 
 
 class ScoreContext(Protocol):

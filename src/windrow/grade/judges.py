@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from windrow.blobs import Blobs, MemoryBlobs, shown
 from windrow.engine.freeze import Freezer
 from windrow.engine.world import Model, priced
 from windrow.envs.base import Messages
@@ -44,6 +45,7 @@ class Judges:
         call_timeout_s: float,
         concurrency: int | None = None,
         judgements: Judgements | None = None,
+        blobs: Blobs | None = None,
     ) -> None:
         self._models = models
         self._call_timeout_s = call_timeout_s
@@ -55,6 +57,7 @@ class Judges:
         }
         self._asking: dict[str, asyncio.Event] = {}
         self.judgements = judgements or Judgements()
+        self.blobs = blobs or MemoryBlobs()
         self.on_usage: Callable[[Usage], None] = lambda usage: None
 
     def all(self) -> Iterable[Model]:
@@ -86,7 +89,12 @@ class Judges:
         try:
             async with self.place(model):  # until it is kept: what a crash can lose is what has a place
                 request = Request(
-                    messages=asked, tools=(), sampling=model.sampling, id=key, attempt=1, turn=0
+                    messages=await shown(asked, self.blobs),
+                    tools=(),
+                    sampling=model.sampling,
+                    id=key,
+                    attempt=1,
+                    turn=0,
                 )
                 found = await self.completion(model, request)
                 heard = _read_reply(Freezer().text(found.content or ""), found.usage, read, found.finish)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from windrow.blobs import is_blob
 from windrow.identity import digest
 from windrow.records import Message
 
@@ -32,7 +33,9 @@ def text_of(message: Message) -> str:
         said = message.content or ""
     else:
         said = "".join(
-            str(part["text"]) if "text" in part else f"({part.get('type', 'part')})"
+            str(part["text"])
+            if "text" in part
+            else f"({'image' if is_blob(part) else part.get('type', 'part')})"
             for part in message.content
             if part.get("type") not in _HIDDEN_PARTS
         )

@@ -177,6 +177,7 @@ class Rescoring:
             judgements=(
                 Judgements(self._directory.open_judgements(), self._redactor) if self._models else None
             ),
+            blobs=self._directory.blobs,
         )
         judges.on_usage = brakes.paid
         brakes.start()

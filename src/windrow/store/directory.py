@@ -16,6 +16,7 @@ from windrow.errors import StoreError, UsageError
 from windrow.naming import BRIDGES
 from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
 from windrow.secrets import Redactor
+from windrow.store.blobs import BlobStore
 from windrow.store.disk import Disk
 from windrow.store.heads import whole_episodes
 from windrow.store.lock import Lock
@@ -116,6 +117,7 @@ class RunDirectory:
         self._writer = writer
         self._logs: list[Log] = []
         self._tasks: TaskFile | None = None
+        self.blobs = BlobStore(path, self.disk)
         self._lock: Lock | None = None
         try:
             self._refuse_strangers()
@@ -201,11 +203,13 @@ class RunDirectory:
 class RolloutSink:
     """Encodes rollouts and appends them; all rollouts of one call are one write."""
 
-    def __init__(self, log: Log, redactor: Redactor) -> None:
+    def __init__(self, log: Log, redactor: Redactor, blobs: BlobStore) -> None:
         self._log = log
         self._redactor = redactor
+        self._blobs = blobs
 
     async def commit(self, rollouts: Sequence[Rollout]) -> None:
+        await self._blobs.settle()
         lines = b"".join(encode(rollout) + b"\n" for rollout in rollouts)
         await self._log.append(self._redactor.line(lines))
 

@@ -12,9 +12,12 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from windrow.blobs import blobs_in
 from windrow.compact import Repeats
 from windrow.contexts import ID_BYTES, BrokenContext, context_ids
+from windrow.errors import StoreError
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
+from windrow.store.blobs import FOLDER, read_blob
 from windrow.store.directory import TASKS
 from windrow.store.read import RunReader
 from windrow.store.taskfile import read_tasks
@@ -31,6 +34,7 @@ CHECKS: dict[str, tuple[Level, str]] = {
     "bad_line": ("fatal", "lines that cannot be read"),
     "duplicate": ("fatal", "lines with an (id, attempt) that another line has"),
     "task_missing": ("fatal", "rollouts whose task is not in tasks.jsonl"),
+    "blob": ("fatal", "rollouts that name a blob which is missing or damaged"),
     "capture": ("fatal", "rollouts that say more than they hold"),
     "prefix": ("fatal", "rollouts whose prompts cannot be rebuilt"),
     "length": ("fatal", "rollouts with other numbers of ids and logprobs"),
@@ -116,6 +120,7 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
             if not known:
                 tally.add("task_missing", where)
             problems, tokens = examined(rollout, merging)
+            problems += _blobs(reader.path, rollout)
             trained += tokens
             for check, detail in _first_of_each(problems):
                 tally.add(check, f"{where}: {detail}")
@@ -125,6 +130,14 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
     return Verdict(
         run=str(path), attempts=attempts, exact=exact, trained_tokens=trained, findings=tally.findings()
     )
+
+
+def _blobs(run: Path, rollout: Rollout) -> Iterator[Problem]:
+    for name in dict.fromkeys(blobs_in(rollout.messages)):
+        try:
+            read_blob(run / FOLDER, name)
+        except StoreError as problem:
+            yield Problem("blob", str(problem))
 
 
 def problems(rollout: Rollout, merging: Merging = STRICT) -> list[Problem]:

@@ -6,6 +6,7 @@ says how long the reply may be.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -13,10 +14,11 @@ import msgspec
 from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import lower
 from windrow.policies.dialects.base import BadReply, Dialect, some_of, with_options
-from windrow.policies.dialects.parts import arguments_of, texts
+from windrow.policies.dialects.parts import arguments_of, parts, texts
 from windrow.policies.wire import Count, encode
 from windrow.records import Call, Json, Message, Usage
 
+_DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.S)
 VERSION = "2023-06-01"
 MAX_TOKENS = 4096
 FINISHES = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
@@ -111,13 +113,23 @@ def _turns(request: Request) -> list[Json]:
 
 def _blocks(message: Message) -> list[Json]:
     if message.role == "tool":
-        result = "".join(texts(message))
+        result = parts(message, _text, _image) if isinstance(message.content, list) else message.content or ""
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": result}]
-    blocks: list[Json] = [{"type": "text", "text": text} for text in texts(message)]
+    blocks = parts(message, _text, _image)
     return blocks + [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_of(call)}
         for call in message.tool_calls or ()
     ]
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _image(url: str) -> Json:
+    if (found := _DATA_URL.fullmatch(url)) is None:
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": found[1], "data": found[2]}}
 
 
 def _call(block: _Block) -> Call:

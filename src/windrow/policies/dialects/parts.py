@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from windrow.errors import PolicyError
 from windrow.policies.wire import decode_object
 from windrow.records import Call, Json, Message
 
 
+def parts(message: Message, text: Callable[[str], Json], image: Callable[[str], Json | None]) -> list[Json]:
+    """A message's content, part by part, as this dialect writes texts and images (by URL); PolicyError for a part that
+    it cannot write."""
+    if not isinstance(message.content, list):
+        return [text(message.content)] if message.content else []
+    return [_part(part, message.role, text, image) for part in message.content]
+
+
 def texts(message: Message) -> list[str]:
     """The texts of a message, part by part; PolicyError for a part that is something else."""
-    if not isinstance(message.content, list):
-        return [message.content] if message.content else []
-    other = next((part for part in message.content if "text" not in part), None)
-    if other is not None:
+    return parts(message, str, lambda url: None)
+
+
+def _part(
+    part: dict[str, Json], role: str, text: Callable[[str], Json], image: Callable[[str], Json | None]
+) -> Json:
+    if "text" in part:
+        return text(str(part["text"]))
+    address = part.get("image_url")
+    url = address.get("url") if isinstance(address, dict) else address
+    found = image(url) if isinstance(url, str) else None
+    if found is None:
         raise PolicyError(
-            f"a part of type {other.get('type')!r} in a {message.role} message cannot be sent in this dialect: "
-            f"only text can; use --dialect openai",
+            f"a part of type {part.get('type')!r} in a {role} message cannot be sent in this dialect; use "
+            f"--dialect openai",
             kind="unsupported_content",
         )
-    return [str(part["text"]) for part in message.content]
+    return found
 
 
 def arguments_of(call: Call) -> dict[str, Json]:

@@ -7,7 +7,7 @@ import msgspec
 from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, BadReply, Dialect, some_of, with_options
-from windrow.policies.dialects.parts import texts
+from windrow.policies.dialects.parts import parts, texts
 from windrow.policies.likeliest import Likely, with_top
 from windrow.policies.wire import Count, Likeliest, Sampled, likeliest_of
 from windrow.records import Call, Json, Message, Usage
@@ -131,12 +131,23 @@ def _items(message: Message) -> list[Json]:
     if message.role == "tool":
         result = "".join(texts(message))
         return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": result}]
-    said = "".join(texts(message))
+    if isinstance(message.content, list) and message.role != "assistant":
+        said: Json = parts(message, _text, _image)
+    else:
+        said = "".join(texts(message))
     items: list[Json] = [{"role": message.role, "content": said}] if said or not message.tool_calls else []
     return items + [
         {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
         for call in message.tool_calls or ()
     ]
+
+
+def _text(text: str) -> Json:
+    return {"type": "input_text", "text": text}
+
+
+def _image(url: str) -> Json:
+    return {"type": "input_image", "image_url": url}
 
 
 def _call(item: _Item) -> Call:

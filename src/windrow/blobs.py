@@ -1,0 +1,84 @@
+"""Large bytes, such as screenshots: kept once, by the hash of their content, beside the records that name them.
+
+A message names an image by a part {blob, media_type, width, height}; a model is shown the image itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from windrow.errors import StoreError
+from windrow.records import Json, Message
+
+NAME_CHARS = 64
+
+
+def name_of_blob(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class Blobs:
+    """Where an episode puts large bytes, and finds them again."""
+
+    async def put(self, data: bytes) -> str:
+        """Keep these bytes; the name that gives them back. What a rollout names is durable before the rollout is."""
+        raise NotImplementedError
+
+    async def get(self, name: str) -> bytes:
+        """The bytes of this name, whole; StoreError where they are missing or damaged."""
+        raise NotImplementedError
+
+    async def image(self, data: bytes, media_type: str, width: int, height: int) -> dict[str, Json]:
+        """Keep an image; the part of a message's content that names it."""
+        return {"blob": await self.put(data), "media_type": media_type, "width": width, "height": height}
+
+
+class MemoryBlobs(Blobs):
+    """The blobs of episodes that nobody stores."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    async def put(self, data: bytes) -> str:
+        name = name_of_blob(data)
+        self._kept[name] = data
+        return name
+
+    async def get(self, name: str) -> bytes:
+        if name not in self._kept:
+            raise StoreError(f"there is no blob {name}")
+        return self._kept[name]
+
+
+def blobs_in(messages: Iterable[Message]) -> Iterator[str]:
+    """The names of the blobs that messages name, in order."""
+    for message in messages:
+        if isinstance(message.content, list):
+            yield from (part["blob"] for part in message.content if is_blob(part))
+
+
+def is_blob(part: Json) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("blob"), str)
+
+
+async def shown(messages: Sequence[Message], blobs: Blobs) -> tuple[Message, ...]:
+    """The messages as a model is to see them: each image itself, as a data URL, where the record has its name."""
+    return tuple(
+        [
+            message
+            if not isinstance(message.content, list) or not any(map(is_blob, message.content))
+            else msgspec.structs.replace(message, content=[await _part(p, blobs) for p in message.content])
+            for message in messages
+        ]
+    )
+
+
+async def _part(part: dict[str, Json], blobs: Blobs) -> dict[str, Json]:
+    if not is_blob(part):
+        return part
+    data = base64.b64encode(await blobs.get(part["blob"])).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:{part['media_type']};base64,{data}"}}
