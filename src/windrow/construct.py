@@ -180,6 +180,7 @@ def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Jud
         forced_sampling=frozenset(loaded.forced_sampling),
         seeds=run.seeds,
         limits=run.limits,
+        forced_limits=frozenset(loaded.forced_limits),
         call_retries=run.policy.call_retries,
         backoff_s=run.policy.backoff_s,
         behaviour=behaviour,

@@ -23,7 +23,7 @@ from windrow.scoring import (
     DEFAULT_SCORERS_ENV,
 )
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
-from windrow.tasks.foreign import ForeignRows
+from windrow.tasks.foreign import ForeignRows, env_of
 from windrow.tasks.kept import open_anew, open_kept
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MappedRows, parse_map
@@ -111,35 +111,56 @@ def repeated(loaded: LoadedConfig, parts: Parts) -> LoadedConfig:
     return LoadedConfig(msgspec.structs.replace(run, samples=said), origins)
 
 
-def scan_rows(loaded: LoadedConfig, parts: Parts, survey: Survey) -> tuple[Source, ForeignRows | JoinedRows]:
+class Opened(msgspec.Struct, frozen=True):
+    """The rows that a configuration names, unread."""
+
+    rows: ForeignRows | JoinedRows
+    name: str
+    split: str | None
+
+
+def open_rows(loaded: LoadedConfig, parts: Parts) -> Opened:
     config = loaded.run.tasks
     source = expand(config.source, where="tasks.source")
     split = expand(config.split, where="tasks.split")
-    maps = parse_map(expand(config.map, where="tasks.map"), loaded.origins)
     opened = open_kept if loaded.run.reuse_prepared else open_anew
-    numbered: ForeignRows | JoinedRows
     if parts.rows is not None:
         name = source or "rows"
-        numbered = ForeignRows(spool_rows(parts.rows, name))
-    elif loaded.run.datasets:
+        return Opened(ForeignRows(spool_rows(parts.rows, name)), name, split)
+    if loaded.run.datasets:
         split, datasets = chosen(loaded.run, split)
-        numbered = open_datasets(datasets, split, opened)
-        name = "+".join(sorted(numbered.sources))
-    else:
-        if not config.path:
-            raise UsageError(f"no tasks: give {FORMS}")
-        rows, found = opened(expand(config.path, where="tasks.path"), split)
-        numbered, name = ForeignRows(rows), source or found
-    found_source = scan(
-        MappedRows(numbered, maps) if maps else numbered,
-        name=name,
-        split=split,
+        joined = open_datasets(datasets, split, opened)
+        return Opened(joined, "+".join(sorted(joined.sources)), split)
+    if not config.path:
+        raise UsageError(f"no tasks: give {FORMS}")
+    rows, found = opened(expand(config.path, where="tasks.path"), split)
+    return Opened(ForeignRows(rows), source or found, split)
+
+
+def as_played(loaded: LoadedConfig, parts: Parts, opened: Opened) -> LoadedConfig:
+    """In the environment that rows of their system are played in, where nothing names one."""
+    if parts.env is not None or any(place == "env" or place.startswith("env.") for place in loaded.origins):
+        return loaded
+    name = env_of(opened.rows)
+    if name is None:
+        return loaded
+    env = msgspec.structs.replace(loaded.run.env, name=name)
+    origins = {**loaded.origins, "env.name": opened.rows.name}
+    return LoadedConfig(msgspec.structs.replace(loaded.run, env=env), origins)
+
+
+def scan_rows(loaded: LoadedConfig, opened: Opened, survey: Survey) -> Source:
+    config, rows = loaded.run.tasks, opened.rows
+    maps = parse_map(expand(config.map, where="tasks.map"), loaded.origins)
+    return scan(
+        MappedRows(rows, maps) if maps else rows,
+        name=opened.name,
+        split=opened.split,
         check=survey.check,
         watch=survey.watch,
         skip_invalid=config.skip_invalid,
-        source_of=numbered.source_of if isinstance(numbered, JoinedRows) else None,
+        source_of=rows.source_of if isinstance(rows, JoinedRows) else None,
     )
-    return found_source, numbered
 
 
 def as_numbered(

@@ -39,6 +39,7 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
 ROW_FORMS: Mapping[str, str] = {
     "responses_create_params": "windrow.bridges.nemo_gym.rows",
     "agent_ref": "windrow.bridges.nemo_gym.rows",
+    "task_name": "windrow.bridges.webgym.rows",
 }
 
 

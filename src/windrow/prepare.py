@@ -28,7 +28,7 @@ from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
 from windrow.identity import fingerprint, source_hash
-from windrow.intake import Survey, as_numbered, repeated, scan_rows
+from windrow.intake import Survey, as_numbered, as_played, open_rows, repeated, scan_rows
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
@@ -108,11 +108,13 @@ def _prepare(
     loaded: LoadedConfig, parts: Parts, redactor: Redactor, services: tuple[Service, ...]
 ) -> Prepared:
     loaded = repeated(loaded, parts)
+    opened = open_rows(loaded, parts)
+    loaded = as_played(loaded, parts, opened)
     run = loaded.run
     made = make(loaded, parts, redactor)
     survey = Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
-    source, numbered = scan_rows(loaded, parts, survey)
-    loaded, of_rows = as_numbered(loaded, numbered, made)
+    source = scan_rows(loaded, opened, survey)
+    loaded, of_rows = as_numbered(loaded, opened.rows, made)
     _check_policy(loaded, made.policy, source)
     _check_capture(run, made)
     scorers, notes = _scorers(run, parts, made, survey)
@@ -282,6 +284,8 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
     over_rows = sorted(loaded.forced_sampling & source.row_sampling)
     if over_rows:
         of["sampling_over_rows"] = over_rows
+    if limits_over_rows := sorted(loaded.forced_limits & source.row_limits):
+        of["limits_over_rows"] = limits_over_rows
     return Fingerprint(fingerprint(of), of)
 
 

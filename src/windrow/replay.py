@@ -33,7 +33,7 @@ from windrow.policies.base import ANY_SAMPLING
 from windrow.policies.remote import REMOTE
 from windrow.prepare import Prepared, prepare
 from windrow.records import Grading, Json, Message, Rollout, Turn
-from windrow.store.directory import Fingerprint
+from windrow.store.directory import MANIFEST, Fingerprint, Manifest
 from windrow.store.read import RunReader, load
 from windrow.tasks.plan import Slot
 
@@ -76,7 +76,7 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
         _refuse_played_elsewhere(manifest.config, rollout)
         gradings = reader.gradings()
         seats = [_without(seat, gradings.of(seat.key)) for seat in seats]
-    world = _prepared(manifest.config, manifest.grading, rollout, seats).world
+    world = _prepared(manifest, rollout, seats).world
     slot = Slot(
         number=0,
         id=rollout.id,
@@ -204,11 +204,9 @@ class RecordedUser(Policy):
         return Completion(content=text)
 
 
-def _prepared(
-    config: Mapping[str, Json], grading: Fingerprint | None, rollout: Rollout, seats: Sequence[Rollout]
-) -> Prepared:
+def _prepared(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollout]) -> Prepared:
     """The run's configuration with the recorded row, replies, environment and scorers in it, and without its clock."""
-    run = msgspec.convert(config, RunConfig)
+    run = msgspec.convert(manifest.config, RunConfig)
     own = rollout.task.data or {}
     env, agent = run.env, run.agent
     if rollout.env not in (env.name, own.get("env")):  # a program gave the class itself
@@ -222,7 +220,7 @@ def _prepared(
         policy=msgspec.structs.replace(run.policy, tool_calls="native"),
         env=env,
         agent=agent,
-        scorers=_scorers(grading, rollout),
+        scorers=_scorers(manifest.grading, rollout),
         capture="text",
         workers=1,
         top_logprobs=None,
@@ -235,7 +233,9 @@ def _prepared(
     if any(seat.opponent for seat in seats):
         models |= {opponent(number): RecordedPolicy(seats) for number in range(len(seats))}
     parts = Parts(rows=[own], policy=RecordedPolicy(seats), models=models)
-    return prepare(LoadedConfig(run, {}), parts)
+    over_rows = manifest.behaviour.of.get("limits_over_rows") or ()  # said by a flag then
+    origins = {"env": MANIFEST, **{f"limits.{name}": "--" for name in over_rows}}
+    return prepare(LoadedConfig(run, origins), parts)
 
 
 def _scorers(grading: Fingerprint | None, rollout: Rollout) -> list[ScorerConfig]:

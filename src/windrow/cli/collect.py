@@ -170,7 +170,14 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument("--episode-timeout", type=float, metavar="S", help="seconds for an episode")
     group = parser.add_argument_group("run")
     group.add_argument("-k", "--samples", type=int, metavar="K", help="rollouts a task (1)")
-    group.add_argument("--pass", dest="pass_", type=int, metavar="N", help="an epoch or iteration number (0)")
+    group.add_argument(
+        "--pass",
+        "--iteration",
+        dest="pass_",
+        type=int,
+        metavar="N",
+        help="an epoch or iteration number (0)",
+    )
     group.add_argument(
         "--concurrency",
         type=_number_or_auto,

@@ -26,7 +26,14 @@ class LoadedConfig(msgspec.Struct, frozen=True):
     @property
     def forced_sampling(self) -> set[str]:
         """Sampling that a flag or keyword set, which a row's own sampling does not override."""
-        prefix = "policy.sampling."
+        return self._forced("policy.sampling.")
+
+    @property
+    def forced_limits(self) -> set[str]:
+        """Limits that a flag or keyword set, which a row's own do not override."""
+        return self._forced("limits.")
+
+    def _forced(self, prefix: str) -> set[str]:
         return {
             key.removeprefix(prefix).partition(".")[0]
             for key, origin in self.origins.items()

@@ -47,6 +47,7 @@ class EpisodeSession:
         self._model = opponent or world.player
         self._env = env
         self._world = world
+        self._limits = world.limits_of(slot.task)
         self._recorder = recorder
         self._run_tools = run_tools
         self._offer = Offer({}, frozenset())
@@ -204,7 +205,7 @@ class EpisodeSession:
         """Tell the model that its calls could not be read, or end the episode where it was told often enough."""
         self._replied = None
         self._parse_errors += 1
-        if self._parse_errors > self._world.limits.max_parse_errors:
+        if self._parse_errors > self._limits.max_parse_errors:
             self._recorder.end("completed", "parse_error")
         else:
             self._recorder.add([correction(self._malformed, alone=True)], "env")
@@ -228,7 +229,7 @@ class EpisodeSession:
         started = time.monotonic()
         with recorder.timed("tools"):
             results, records = await run_calls(
-                tuple(calls), self._offer, self._world.limits, first_result=len(recorder.messages)
+                tuple(calls), self._offer, self._limits, first_result=len(recorder.messages)
             )
         self._stopped = self._stopped or any(result.stop for result in results)
         recorder.tools_ran(records, time.monotonic() - started, turn)
@@ -288,7 +289,7 @@ class EpisodeSession:
                     request,
                     retries=model.call_retries,
                     backoff_s=model.backoff_s,
-                    timeout_s=self._world.limits.call_timeout_s,
+                    timeout_s=self._limits.call_timeout_s,
                 )
             retries = completion.retries
         except asyncio.CancelledError:
@@ -313,7 +314,7 @@ class EpisodeSession:
         return completion
 
     def _limit_reached(self) -> bool:
-        limits, recorder = self._world.limits, self._recorder
+        limits, recorder = self._limits, self._recorder
         stop: Stop | None = None
         if recorder.turn_count + self._asking >= limits.max_turns:
             stop = "max_turns"
@@ -333,7 +334,7 @@ class EpisodeSession:
 
     def _capped_sampling(self) -> tuple[dict[str, Json], int | None]:
         """The sampling of the next call, with max_tokens cut to what is left of the episode's budget."""
-        budget = self._world.limits.max_episode_tokens
+        budget = self._limits.max_episode_tokens
         if budget is None:
             return self._sampling, None
         left = budget - self._tokens_so_far()
@@ -343,7 +344,7 @@ class EpisodeSession:
         return {**self._sampling, "max_tokens": left}, left
 
     def _may_call(self, count: int) -> bool:
-        limit, recorder = self._world.limits.max_tool_calls, self._recorder
+        limit, recorder = self._limits.max_tool_calls, self._recorder
         if limit is not None and recorder.tool_calls + count > limit:
             recorder.end("truncated", "max_tool_calls")
             return False

@@ -31,7 +31,7 @@ from windrow.records import (
     TeacherTokens,
     Usage,
 )
-from windrow.tasks.foreign import sampling_of
+from windrow.tasks.foreign import limits_of, sampling_of
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
@@ -159,6 +159,7 @@ class World:
         forced_sampling: frozenset[str] = frozenset(),
         seeds: str = "none",
         limits: LimitsConfig | None = None,
+        forced_limits: frozenset[str] = frozenset(),
         call_retries: int = 5,
         backoff_s: float = 0.5,
         behaviour: str = "",
@@ -187,6 +188,7 @@ class World:
         self._scorers = tuple(scorers)
         self._sampling = sampling or {}
         self._forced = forced_sampling
+        self._forced_limits = forced_limits
         self._seeds = seeds
         self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
         self._casts: dict[tuple[str | None, str | None, str | None], Cast] = {}
@@ -216,6 +218,12 @@ class World:
         if not row:
             return self._sampling
         return {**self._sampling, **{k: v for k, v in row.items() if v is not None and k not in self._forced}}
+
+    def limits_of(self, task: Task) -> LimitsConfig:
+        """The limits of a task's episode: a flag wins over the row, the row over the configuration."""
+        row = limits_of(task.data or {}, task.split)
+        own = {name: value for name, value in row.items() if name not in self._forced_limits}
+        return msgspec.structs.replace(self.limits, **own) if own else self.limits
 
     def context(self, slot: Slot, ask: Ask = nobody) -> EnvContext:
         return EnvContext(

@@ -38,6 +38,8 @@ class RowForm(Protocol):
     def opening_of(self, row: Mapping[str, Json]) -> list[dict[str, Any]]: ...
     def sampling_of(self, row: Mapping[str, Json]) -> dict[str, Json]: ...
     def unheeded(self, row: Mapping[str, Json]) -> list[str]: ...
+    def env_of(self, row: Mapping[str, Json]) -> str | None: ...
+    def limits_of(self, row: Mapping[str, Json], split: str | None) -> dict[str, int]: ...
 
 
 def form_of(row: Mapping[str, Json]) -> RowForm | None:
@@ -55,6 +57,19 @@ def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
     own: dict[str, Json] = row.get("sampling") or {}
     form = form_of(row)
     return {**form.sampling_of(row), **own} if form is not None else own
+
+
+def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
+    """The limits that a row of another system has there, by the names that they have in `limits`."""
+    form = form_of(row)
+    return form.limits_of(row, split) if form is not None else {}
+
+
+def env_of(rows: Rows | ForeignRows) -> str | None:
+    """The environment that rows are played in where nothing names one: that of the system of the first of them."""
+    row = next((row.data for row in rows if isinstance(row, Row)), {})
+    form = form_of(row) if row.get("env") is None else None
+    return form.env_of(row) if form is not None else None
 
 
 class ForeignRows:

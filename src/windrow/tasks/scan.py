@@ -17,7 +17,7 @@ from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
 from windrow.identity import canonical, digest
 from windrow.records import Json, Task
-from windrow.tasks.foreign import sampling_of
+from windrow.tasks.foreign import limits_of, sampling_of
 from windrow.tasks.identities import Identities
 from windrow.tasks.rows import BadRow, Row, Rows
 
@@ -43,6 +43,7 @@ class Source:
         self._source_of = source_of
         self.invalid: list[BadRow] = []
         self.row_sampling: set[str] = set()
+        self.row_limits: set[str] = set()
         self.row_agents: set[str] = set()
         self._offsets = array("Q")
         self._indexes = array("Q")
@@ -164,6 +165,7 @@ def scan(
         occurrences.set((own, row_digest), occurrence + 1)
         source._add(row, row_digest, occurrence)
         source.row_sampling.update(sampling_of(row.data))
+        source.row_limits.update(limits_of(row.data, split))
         if row.data.get("agent") is not None:
             source.row_agents.add(row.data["agent"])
         if watch:

@@ -151,6 +151,14 @@ def unheeded(row: Mapping[str, Json]) -> list[str]:
     ]
 
 
+def env_of(row: Mapping[str, Json]) -> str | None:
+    return None  # any that can be opened with messages
+
+
+def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
+    return {}
+
+
 def seed_of(params: Mapping[str, Json]) -> int | None:
     """The seed in `metadata.extra_body`, where NeMo Gym puts it: an object in JSON text."""
     seed = _extra_body(params).get("seed")

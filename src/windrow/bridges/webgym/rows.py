@@ -1,0 +1,145 @@
+"""A task row of WebGym: what is asked on which website, how hard it is, and what a right answer rests on.
+
+    {"task_name": …, "website": …, "difficulty": 3, "evaluator_reference": …, "definite_answer"?: …, "task_id"?: …,
+     "benchmark_name"?: …, "domain"?: …, "subdomain"?: …}
+
+The row stays as it is. Beside it stand `start_url`, the website as an address, and `facts`, whatever shape the reference has:
+a text, a list of texts, a list of {description}, or groups of facts, of which each fact counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from windrow.records import Json
+from windrow.tasks.foreign import Marks
+
+NAME, WEBSITE, DIFFICULTY, REFERENCE = "task_name", "website", "difficulty", "evaluator_reference"
+START_URL, FACTS = "start_url", "facts"  # what is put beside the row
+ENV = "web"
+TRAIN = "train"
+EASY, MEDIUM = 3, 6  # the highest difficulty of each; what is above is hard
+TRAIN_STEPS, TEST_STEPS = (10, 20, 30), (30, 50, 70)  # easy, medium, hard
+
+
+def is_row(row: Mapping[str, Json]) -> bool:
+    """Whether a row is one of WebGym's."""
+    return NAME in row and WEBSITE in row and (REFERENCE in row or DIFFICULTY in row)
+
+
+def split_row(row: Mapping[str, Json]) -> tuple[dict[str, Json], Marks]:
+    """The task in a row. ValueError says what is wrong with it."""
+    if not isinstance(row[NAME], str) or not row[NAME].strip():
+        raise ValueError(f"{NAME!r} must be the instruction, found {row[NAME]!r:.80}")
+    difficulty_of(row)
+    found: dict[str, Json] = {START_URL: start_url(row[WEBSITE]), FACTS: list(facts_of(row))}
+    other = next((key for key, value in found.items() if row.get(key, value) != value), None)
+    if other is not None:
+        raise ValueError(f"{other!r} is in the row and says something else than {_origin(other)!r}")
+    return {**row, **found}, Marks()
+
+
+def start_url(website: Json) -> str:
+    """The website as an address: https, unless it says otherwise."""
+    if not isinstance(website, str) or not website.strip():
+        raise ValueError(f"{WEBSITE!r} must be an address, found {website!r:.80}")
+    text = website.strip()
+    url = text if "://" in text else f"https://{text}"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as problem:
+        raise ValueError(f"{WEBSITE!r} is no address: {text!r:.80} ({problem})") from None
+    if parts.scheme not in ("http", "https") or not host or any(c.isspace() for c in url):
+        raise ValueError(f"{WEBSITE!r} must be an address such as https://example.com, found {text!r:.80}")
+    return url
+
+
+def facts_of(row: Mapping[str, Json]) -> tuple[str, ...]:
+    """What a right answer rests on, a text each. ValueError names the part of the reference that is none."""
+    reference = row.get(REFERENCE)
+    if reference is None:
+        return ()
+    written = [reference] if isinstance(reference, str) else reference
+    if not isinstance(written, list):
+        raise ValueError(
+            f"{REFERENCE!r} must be a text, a list of texts or of {{description}}, or groups of facts, "
+            f"found {type(reference).__name__}"
+        )
+    return tuple(
+        fact for number, item in enumerate(written) for fact in _facts(item, f"{REFERENCE}[{number}]")
+    )
+
+
+def _facts(item: Json, where: str) -> Iterator[str]:
+    if isinstance(item, str):
+        yield _text(item, where)
+    elif not isinstance(item, dict):
+        raise ValueError(f"{where} must be a text or an object with 'description', found {item!r:.80}")
+    elif "facts" not in item:
+        yield _text(item.get("description"), f"{where}.description")
+    elif not isinstance(item["facts"], list) or not item["facts"]:
+        raise ValueError(f"{where}.facts must be a list of at least one fact")
+    else:
+        for number, fact in enumerate(item["facts"]):
+            inside = f"{where}.facts[{number}]"
+            if isinstance(fact, dict):
+                fact, inside = fact.get("description"), f"{inside}.description"
+            yield _text(fact, inside)
+
+
+def _text(value: Json, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{where} must be a text, found {value!r:.80}")
+    return value
+
+
+def difficulty_of(row: Mapping[str, Json]) -> int | None:
+    """A row's difficulty; where it gives none, the number of its facts, which is what theirs is. None: nobody knows."""
+    value = row.get(DIFFICULTY)
+    if value is None:
+        return len(facts_of(row)) or None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise ValueError(f"{DIFFICULTY!r} must be a whole number, found {value!r:.80}")
+    return int(value)
+
+
+def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
+    """How many turns an episode may have: fewer in training than in a test, more the harder the task is."""
+    difficulty = difficulty_of(row)
+    if difficulty is None:
+        return {}
+    steps = TRAIN_STEPS if split in (None, TRAIN) else TEST_STEPS
+    return {"max_turns": steps[0 if difficulty <= EASY else 1 if difficulty <= MEDIUM else 2]}
+
+
+def env_of(row: Mapping[str, Json]) -> str | None:
+    return ENV
+
+
+def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:
+    """The row for this agent, unless it names one itself."""
+    return {"agent": agent, **row}
+
+
+def has_input(row: Mapping[str, Json]) -> bool:
+    return True
+
+
+def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
+    """What a row opens with where there is no browser: the instruction."""
+    return [{"role": "user", "content": row[NAME]}]
+
+
+def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
+    return {}
+
+
+def unheeded(row: Mapping[str, Json]) -> list[str]:
+    return []
+
+
+def _origin(added: str) -> str:
+    return WEBSITE if added == START_URL else REFERENCE
