@@ -99,11 +99,12 @@ class EpisodeSession:
         if recorder.ended:
             return None
         reads = self._reads(messages)
-        if self._limit_reached():
+        sent = await self._sent(reads)
+        if recorder.ended or self._limit_reached():
             return None
         sampling, budget_left = self._capped_sampling()
         request = Request(
-            messages=await self._sent(reads),
+            messages=sent,
             tools=self._shown_tools,
             sampling=sampling,
             id=self._slot.id,
