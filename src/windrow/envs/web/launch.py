@@ -1,17 +1,45 @@
-"""Which Chromium is started, and with which switches."""
+"""Which Chromium is started, and how: by Playwright's driver, with a reaper in between; or reached where it runs."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
+import urllib.parse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.envs.web import reaper
+from windrow.envs.web.failures import BrowserGone
+from windrow.envs.web.settings import PoolSettings
+from windrow.errors import UsageError
+from windrow.naming import import_extra
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Playwright
 
 HOW_TO_GET_ONE = (
     "apt-get install chromium-headless-shell (Debian), playwright install --only-shell chromium, "
     "or WINDROW_CHROMIUM=/path/to/chromium"
 )
 VARIABLE = "WINDROW_CHROMIUM"
+SWITCHES = (
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-breakpad",
+    # What does not go through a context's gate does not go out.
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+)
 # The binaries, not Debian's scripts in /usr/bin: one of those does not exec, and who kills it leaves a browser behind.
 # The headless shell has half the memory of the whole browser.
 _DEBIAN = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/chromium")
@@ -47,6 +75,137 @@ def chromium_version(path: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip()
+
+
+def playwright() -> Any:
+    """Playwright's asynchronous interface, which the extra `web` installs."""
+    return import_extra("playwright.async_api", extra="web", what="the environment 'web'")
+
+
+def require(settings: PoolSettings) -> None:
+    """Raise UsageError, before anything runs, where no browser could be started."""
+    playwright()
+    if not settings.urls:
+        _executable_of(settings)
+
+
+class Chromium:
+    """A browser that was started, or one elsewhere that was reached: then `pid` is None."""
+
+    def __init__(self, browser: Browser, pid: int | None, where: str, folder: Path | None = None) -> None:
+        self.browser = browser
+        self.pid = pid
+        self.where = where
+        self._folder = folder
+
+    def memory_mb(self) -> float | None:
+        """What its processes have to themselves; None where that cannot be seen."""
+        if self.pid is None or not sys.platform.startswith("linux"):
+            return None
+        return sum(_own_kb(pid) for pid in (self.pid, *reaper.below(self.pid))) / 1024
+
+    def kill(self) -> None:
+        """End it at once; its reaper ends the rest."""
+        if self.pid is not None:
+            try:
+                os.kill(self.pid, 9)
+            except ProcessLookupError:
+                pass
+
+    async def close(self, timeout_s: float) -> None:
+        """End it, politely for `timeout_s`. One elsewhere is only left: it is not ours."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.browser.close()
+        except (playwright().Error, TimeoutError):
+            self.kill()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def launch(driver: Playwright, settings: PoolSettings) -> Chromium:
+    """Start a Chromium that does not outlive this process, however that ends."""
+    path = _executable_of(settings)
+    sandbox = settings.sandbox if settings.sandbox is not None else os.getuid() != 0
+    folder = Path(tempfile.mkdtemp(prefix="windrow-browser-"))
+    script = folder / "chromium"
+    command = [sys.executable, "-I", reaper.__file__, str(os.getpid()), str(folder), str(path)]
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    script.chmod(0o700)
+    try:
+        browser = await driver.chromium.launch(
+            executable_path=script,
+            args=[*SWITCHES, *settings.chromium_args],
+            chromium_sandbox=sandbox,
+            handle_sigint=False,  # a run that is interrupted finishes what it has
+            handle_sigterm=False,
+            handle_sighup=False,
+            timeout=settings.start_timeout_s * 1000,
+        )
+    except playwright().Error as problem:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise _not_started(path, sandbox, str(problem)) from None
+    return Chromium(browser, int((folder / "pid").read_text()), str(path), folder)
+
+
+async def connect(driver: Playwright, url: str, settings: PoolSettings) -> Chromium:
+    """Reach a browser that runs elsewhere, by its CDP address."""
+    where = address_of(url)
+    try:
+        browser = await driver.chromium.connect_over_cdp(url, timeout=settings.start_timeout_s * 1000)
+    except playwright().Error as problem:
+        raise BrowserGone(
+            f"no browser answers at {where}: {_first_line(str(problem)).replace(url, where)}; look at cdp_url",
+            kind="browser_unreachable",
+        ) from None
+    return Chromium(browser, None, where)
+
+
+def address_of(url: str) -> str:
+    """Where a browser is, without the token that its URL may hold."""
+    parts = urllib.parse.urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
+def is_here(url: str) -> bool:
+    """Whether the browser at `url` can reach ports of this machine's loopback."""
+    return urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def _executable_of(settings: PoolSettings) -> Path:
+    if settings.chromium is not None:
+        path = Path(settings.chromium).expanduser()
+        if not _executable(path):
+            raise UsageError(f"there is no browser to execute at {path} (the environment's setting chromium)")
+        return path
+    found = find_chromium()
+    if found is None:
+        raise UsageError(f"the environment 'web' needs a Chromium; type: {HOW_TO_GET_ONE}")
+    return found
+
+
+def _not_started(path: Path, sandbox: bool, problem: str) -> BrowserGone:
+    why = _first_line(problem)
+    if sandbox and "sandbox" in problem.lower():
+        why = "its sandbox does not work here (user namespaces are off); set sandbox: false to do without it"
+    elif "shared libraries" in problem:
+        lines = [line for line in problem.splitlines() if "shared libraries" in line]
+        why = lines[0].strip()
+    return BrowserGone(f"the browser {path} did not start: {why}", kind="browser_start")
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), text)
+
+
+def _own_kb(pid: int) -> int:
+    """Memory that is not shared with other processes, in KiB; 0 for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("RssAnon:")), 0)
+    except OSError:
+        return 0
 
 
 def _playwright_home() -> Path:

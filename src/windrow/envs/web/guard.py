@@ -1,0 +1,134 @@
+"""What a page may reach. Pages are hostile, and so may be the addresses that a policy names.
+
+Public addresses over http and https, and what `allow` names; no files, no addresses of this machine or its networks.
+Every connection of a context goes through a gate of its own, which resolves the name, looks at the address and connects
+to that very address: a redirect, a name that resolves to a private address, or one that resolves differently the second
+time does not pass.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import urllib.parse
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+from windrow.envs.web.failures import AddressRefused
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+ANYTHING = "*"
+SCHEMES = ("http", "https")
+SHOWN = (*SCHEMES, "about", "data", "blob", "chrome-error")  # what a page may be, however it came there
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Guard:
+    """What `allow` says: `HOST`, `HOST:PORT`, `*.SUFFIX`, a network (`10.0.0.0/8`), or `*` for everything but files."""
+
+    def __init__(self, allow: Sequence[str] = ()) -> None:
+        self.open = ANYTHING in allow
+        self._networks = [network for entry in allow if (network := _network(entry)) is not None]
+        self.hosts = [entry.lower() for entry in allow if _network(entry) is None and entry != ANYTHING]
+
+    def check(self, url: str) -> None:
+        """Raise AddressRefused where a page may not be sent to `url`. A name is looked up only by the gate."""
+        if url == "about:blank":
+            return
+        try:
+            parts = urllib.parse.urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise AddressRefused(f"{_short(url)} is not a URL") from None
+        if parts.scheme not in SCHEMES or not host:
+            raise AddressRefused(f"{_short(url)} is not an http or https URL")
+        if not self.open:
+            self.check_host(host, port or {"http": 80, "https": 443}[parts.scheme])
+
+    def check_host(self, host: str, port: int) -> None:
+        if self.names(host, port):
+            return
+        local = host.lower().rstrip(".")
+        address = _literal(host)
+        if (address is not None and not self.admits(address)) or (
+            address is None and (local == "localhost" or local.endswith(".localhost"))
+        ):
+            raise refusal(host, port)
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether `allow` names the host itself."""
+        host = host.lower().strip("[]")
+        shown = f"[{host}]" if ":" in host else host
+        return any(fnmatch(host, entry) or fnmatch(f"{shown}:{port}", _plain(entry)) for entry in self.hosts)
+
+    def admits(self, address: Address) -> bool:
+        return self.open or is_public(address) or any(address in network for network in self._networks)
+
+    def shows(self, url: str) -> bool:
+        """Whether a page that is at `url` may be looked at."""
+        return not url or url.partition(":")[0].lower() in SHOWN
+
+
+def is_public(address: Address) -> bool:
+    """Whether anybody can have it: not this machine's, not a private network's; also inside another kind of address."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address.teredo is not None:
+            return False
+    return address.is_global and not address.is_multicast
+
+
+def refusal(host: str, port: int) -> AddressRefused:
+    return AddressRefused(
+        f"{host}:{port} is not a public address, and pages may not have it; "
+        f"to let them, add it to the environment's setting allow (allow: ['{host}:{port}'])"
+    )
+
+
+def _network(entry: str) -> Network | None:
+    if "/" not in entry:
+        return None
+    return ipaddress.ip_network(entry, strict=False)
+
+
+def _literal(host: str) -> Address | None:
+    """The address that `host` spells, as browsers read it (127.1, 0x7f000001, 2130706433)."""
+    host = host.strip("[]").partition("%")[0]
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host.rstrip(".")))
+    except (OSError, ValueError):
+        return None
+
+
+def _plain(entry: str) -> str:
+    """`[` is no pattern here: it is how an IPv6 address is written."""
+    return entry.replace("[", "[[]") if entry.startswith("[") else entry
+
+
+def _short(url: str) -> str:
+    return url if len(url) <= 200 else f"{url[:200]}…"
+
+
+def context_options(proxy: dict[str, str] | None, wanted: dict[str, Any]) -> dict[str, Any]:
+    """How every context is made: no downloads, no service workers, nothing permitted, nothing left behind."""
+    return {
+        "locale": "en-US",
+        "timezone_id": "UTC",
+        "reduced_motion": "reduce",
+        **wanted,
+        "accept_downloads": False,
+        "service_workers": "block",
+        "permissions": [],
+        **({} if proxy is None else {"proxy": proxy}),
+    }
