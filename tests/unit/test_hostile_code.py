@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import windrow
+from tests import collecting
+from tests.collecting import answering
 from tests.serving import write_jsonl
+from tests.worlds import world
 from windrow.policies.scripted import CallablePolicy
 from windrow.stats.summary import summarise
 
@@ -125,3 +128,22 @@ def test_an_attempt_that_stands_in_the_log_twice_counts_once(tmp_path) -> None:
     log.write_bytes(log.read_bytes() * 2)
     assert list(windrow.load(tmp_path / "run")) == once
     assert summarise(tmp_path / "run").status["completed"] == 2
+
+
+async def test_what_episodes_shared_is_closed_once_after_the_last_of_them(tmp_path: Path) -> None:
+    log: list[str] = []
+
+    class Sharing(world(log)):  # type: ignore[misc]
+        version = 1
+
+        @classmethod
+        async def finish(cls, settings: Any) -> None:
+            log.append(f"finish {settings}")
+
+    rows = [{"prompt": "one"}, {"prompt": "two"}]
+    await collecting.collected(
+        rows, env=Sharing, sets=["env.settings.a=1"], policy=answering("ok"), out=str(tmp_path / "run")
+    )
+    assert log.count("close") == 2
+    assert [at for at, what in enumerate(log) if what.startswith("finish")] == [len(log) - 1]
+    assert log[-1] == "finish {'a': 1}"

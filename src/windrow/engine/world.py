@@ -254,6 +254,9 @@ class World:
                 stack.push_async_callback(model.policy.close)
             stack.push_async_callback(self.toolbox.close)
             stack.push_async_callback(self._player.close)
+            shared = {cast.env: cast.env_settings for cast in self._casts.values()}
+            for env, settings in shared.items():
+                stack.push_async_callback(env.finish, settings)
 
     def capture(self, env: type[BaseEnv]) -> Capture:
         """How much is kept of an episode: the run's word, else the environment's, else the policy's."""

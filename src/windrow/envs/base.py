@@ -185,6 +185,10 @@ class BaseEnv:
         return settings
 
     @classmethod
+    async def finish(cls, settings: Mapping[str, Json]) -> None:
+        """Close what its episodes shared in this process; called once, after the last of them."""
+
+    @classmethod
     def aggregate(cls, rollouts: Sequence[Rollout]) -> Mapping[str, float]:
         """Extra metrics by name, for metrics.json; called after the run, once for each agent that played here.
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from windrow.envs.web.guard import Guard
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -49,6 +51,8 @@ def pool_settings(settings: Mapping[str, Any] | PoolSettings) -> PoolSettings:
         settings = {name: getattr(settings, name) for name in POOL_FIELDS}
     own = {name: value for name, value in settings.items() if name in POOL_FIELDS}
     try:
-        return msgspec.convert(own, PoolSettings, strict=True)
-    except msgspec.ValidationError as problem:
+        found = msgspec.convert(own, PoolSettings, strict=True)
+        Guard(found.allow)
+    except (msgspec.ValidationError, ValueError) as problem:
         raise ValueError(str(problem)) from None
+    return found
