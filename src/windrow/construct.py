@@ -163,7 +163,9 @@ def _is_ignored(place: str) -> bool:
     return place.startswith(ours)
 
 
-def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Judging) -> World:
+def make_world(
+    made: Made, loaded: LoadedConfig, redactor: Redactor, *, behaviour: str, judging: Judging
+) -> World:
     run = loaded.run
     return World(
         policy=made.policy,
@@ -188,6 +190,7 @@ def make_world(made: Made, loaded: LoadedConfig, *, behaviour: str, judging: Jud
         capture=run.capture,
         top_logprobs=run.top_logprobs or 0,
         price=_price(run, made.policy),
+        conceal=redactor.add,
     )
 
 
@@ -198,7 +201,7 @@ def world_of(recipe: Recipe, redactor: Redactor) -> World:
         made = make(loaded, Parts(), redactor)
         scorers = tuple(made_scorer(config, env, made.env) for config, env in recipe.scorers)
     judging = Judging(scorers=scorers, fingerprint=recipe.grading)
-    return make_world(made, loaded, behaviour=recipe.behaviour, judging=judging)
+    return make_world(made, loaded, redactor, behaviour=recipe.behaviour, judging=judging)
 
 
 def made_scorer(config: ScorerConfig, env: str | None, own: type[BaseEnv]) -> AnyScorer:

@@ -23,7 +23,7 @@ from windrow.scoring import (
     DEFAULT_SCORERS_ENV,
 )
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
-from windrow.tasks.foreign import ForeignRows, env_of
+from windrow.tasks.foreign import ForeignRows, env_of, own_env, usual_env
 from windrow.tasks.kept import open_anew, open_kept
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MappedRows, parse_map
@@ -34,8 +34,10 @@ from windrow.tasks.scan import Source, scan
 class Survey:
     """What one pass over the rows finds out: which environment each is for, and which have answers."""
 
-    def __init__(self, made: Made, *, choose_scorer: bool) -> None:
+    def __init__(self, made: Made, *, choose_scorer: bool, env_named: bool) -> None:
+        """`env_named`: whether something says which environment it is, the run or its first row."""
         self._made = made
+        self._env_named = env_named
         self._env = made.env
         self._choose_scorer = choose_scorer
         self._prompt = made.prompt
@@ -81,7 +83,11 @@ class Survey:
             self.all_numbers = all(parse_number(text) is not None for text in answers_of(answer))
 
     def _env_of(self, row: Mapping[str, Json]) -> type[BaseEnv]:
-        name = row.get("env")
+        name = own_env(row)
+        if name is None and not self._env_named and (usual := usual_env(row)) is not None:
+            raise ValueError(
+                f"the row is played in env {usual!r}, and the first one of the source is not: give --env {usual}, or a file for each"
+            )
         if name is None or name == name_of(self._env):
             return self._env
         env: type[BaseEnv] = self._find("env", name, find_env)
@@ -137,9 +143,15 @@ def open_rows(loaded: LoadedConfig, parts: Parts) -> Opened:
     return Opened(ForeignRows(rows), source or found, split)
 
 
+def names_env(loaded: LoadedConfig, parts: Parts) -> bool:
+    return parts.env is not None or any(
+        place == "env" or place.startswith("env.") for place in loaded.origins
+    )
+
+
 def as_played(loaded: LoadedConfig, parts: Parts, opened: Opened) -> LoadedConfig:
     """In the environment that rows of their system are played in, where nothing names one."""
-    if parts.env is not None or any(place == "env" or place.startswith("env.") for place in loaded.origins):
+    if names_env(loaded, parts):
         return loaded
     name = env_of(opened.rows)
     if name is None:

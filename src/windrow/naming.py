@@ -20,6 +20,7 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
     "agent": {"nemo-gym": "windrow.bridges.nemo_gym.agent:NemoGymAgent"},
     "env": {
         "gymnasium": "windrow.bridges.gymnasium:Gymnasium",
+        "hud": "windrow.bridges.hud.env:Hud",
         "nemo-gym": "windrow.bridges.nemo_gym.env:NemoGym",
         "reasoning-gym": "windrow.bridges.reasoning_gym:ReasoningGym",
         "textarena": "windrow.bridges.textarena:TextArena",
@@ -32,7 +33,6 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
     "scorer": {
         "nemo-gym": "windrow.bridges.nemo_gym.verify:Verified",
         "reasoning-gym": "windrow.bridges.reasoning_gym:Verifier",
-        "webgym": "windrow.bridges.webgym.judge:WebGymJudge",
     },
 }
 
@@ -41,6 +41,8 @@ ROW_FORMS: Mapping[str, str] = {
     "responses_create_params": "windrow.bridges.nemo_gym.rows",
     "agent_ref": "windrow.bridges.nemo_gym.rows",
     "task_name": "windrow.bridges.webgym.rows",
+    "mcp_config": "windrow.bridges.hud.rows",
+    "env": "windrow.bridges.hud.rows",
 }
 
 

@@ -28,7 +28,7 @@ from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
 from windrow.identity import fingerprint, source_hash
-from windrow.intake import Survey, as_numbered, as_played, open_rows, repeated, scan_rows
+from windrow.intake import Survey, as_numbered, as_played, names_env, open_rows, repeated, scan_rows
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
@@ -112,7 +112,11 @@ def _prepare(
     loaded = as_played(loaded, parts, opened)
     run = loaded.run
     made = make(loaded, parts, redactor)
-    survey = Survey(made, choose_scorer=run.scorers is None and not parts.scorers)
+    survey = Survey(
+        made,
+        choose_scorer=run.scorers is None and not parts.scorers,
+        env_named=names_env(loaded, parts),
+    )
     source = scan_rows(loaded, opened, survey)
     loaded, of_rows = as_numbered(loaded, opened.rows, made)
     _check_policy(loaded, made.policy, source)
@@ -139,7 +143,7 @@ def _prepare(
         loaded=loaded,
         source=source,
         tasks=source.select(limit=run.tasks.limit, shuffle=run.tasks.shuffle),
-        world=make_world(made, loaded, behaviour=behaviour.hash, judging=judging),
+        world=make_world(made, loaded, redactor, behaviour=behaviour.hash, judging=judging),
         judging=judging,
         behaviour=behaviour,
         grading=grading,

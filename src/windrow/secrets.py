@@ -16,12 +16,20 @@ from windrow.records import Json
 
 MASK = "[redacted]"
 MIN_SECRET_CHARS = 8  # a placeholder such as "none" or "EMPTY" is no secret, and would mask ordinary words
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
 
 
 def is_secret(variable: str) -> bool:
     """Whether an environment variable of this name holds a secret, as far as a name tells."""
     return _SECRET.search(variable) is not None
+
+
+def secrets_of_header(name: str, value: str) -> tuple[str, ...]:
+    """The secrets in a header: its value and, behind a scheme such as Bearer, the credentials alone."""
+    if not (is_secret(name) or name.lower() in _SECRET_HEADERS):
+        return ()
+    return value, value.partition(" ")[2].strip()
 
 
 class Redactor:

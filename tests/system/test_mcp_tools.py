@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +17,7 @@ import pytest
 
 import windrow
 from tests.collecting import answering, collected, single
+from tests.mcpserving import served
 from windrow import Completion, Request, Rollout
 from windrow.errors import ToolError
 from windrow.records import Call
@@ -41,22 +39,8 @@ def tools(how: str = "good", **options: Any) -> McpTools:
 
 @pytest.fixture
 def http() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.toolserver", "good", str(port)], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    try:
-        for _ in range(1200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.kill()
-        process.wait()
+    with served("tests.toolserver", "good") as url:
+        yield url
 
 
 def gone(pid: int) -> bool:

@@ -286,7 +286,10 @@ def test_an_unknown_keyword_of_the_library_names_the_nearest() -> None:
             "unknown flag --skip-invald; did you mean '--skip-invalid'?",
         ),
         (["collect", "t.jsonl", "more.jsonl"], "unexpected argument 'more.jsonl'"),
-        (["collect", "t.jsonl", "-k", "many"], "argument -k/--samples: invalid int value: 'many'"),
+        (
+            ["collect", "t.jsonl", "-k", "many"],
+            "argument -k/--samples/--group-size: invalid int value: 'many'",
+        ),
         (["collect", "t.jsonl", "-k", "0"], "--samples: samples: expected `int` >= 1"),
         (["collect", "t.jsonl", "--seeds", "ids"], "argument --seeds: invalid choice: 'ids'"),
         (

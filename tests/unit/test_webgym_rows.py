@@ -135,7 +135,8 @@ def test_rows_are_played_on_the_web_unless_something_says_otherwise() -> None:
     assert prepared([row()], env="prompt").run.env.name == "prompt"
     own = prepared([row(env="prompt")])
     assert (own.run.env.name, own.world.cast(own.tasks.task(0)).env_name) == ("problem", "prompt")
-    assert prepared([{"prompt": "hello"}, row()]).run.env.name == "problem"
+    with pytest.raises(UsageError, match="give --env web, or a file for each"):
+        prepared([{"prompt": "hello"}, row()])
 
 
 def test_iteration_is_the_pass(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument("--score-timeout", type=float, metavar="S", help="seconds for one grading (60)")
     group.add_argument("--episode-timeout", type=float, metavar="S", help="seconds for an episode")
     group = parser.add_argument_group("run")
-    group.add_argument("-k", "--samples", type=int, metavar="K", help="rollouts a task (1)")
+    group.add_argument("-k", "--samples", "--group-size", type=int, metavar="K", help="rollouts a task (1)")
     group.add_argument(
         "--pass",
         "--iteration",
@@ -311,7 +311,7 @@ def _dry_run(prepared: Prepared) -> int:
     slots = [collection.plan.slot(number) for number in range(min(4, len(collection.plan)))]
     ids = [episode_id(slot.group, slot.sample) if prepared.matches else slot.id for slot in slots]
     print(f"first {what}: {', '.join(ids)}")
-    if isinstance(env, Env) and cast.env.__module__.startswith("windrow."):
+    if isinstance(env, Env) and cast.env.__module__.startswith("windrow.") and not env.connects:
         observation = asyncio.run(env.reset(slot.task))
         print("first prompt:")
         for message in observation.messages:

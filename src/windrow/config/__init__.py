@@ -29,7 +29,7 @@ from windrow.config.sections import (
     ToolConfig,
     as_tree,
 )
-from windrow.config.variables import expand, services_at, services_in
+from windrow.config.variables import expand, services_at, services_in, variables_in
 
 __all__ = [
     "RunConfig",
@@ -55,6 +55,7 @@ __all__ = [
     "expand",
     "services_at",
     "services_in",
+    "variables_in",
     "nearest",
     "parse_scorer",
     "parse_tool",

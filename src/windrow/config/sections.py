@@ -113,12 +113,13 @@ class ScorerConfig(_Section, frozen=True):
 
 
 class McpConfig(_Section, frozen=True):
-    """An MCP server: a command that is started, or the URL of a streamable HTTP endpoint."""
+    """An MCP server: a command that is started, or the URL of a streamable HTTP endpoint, with headers."""
 
     command: list[str] = []
     env: dict[str, str] = {}
     cwd: str | None = None
     url: str | None = None
+    headers: dict[str, str] = {}
 
 
 class ToolConfig(_Section, frozen=True):

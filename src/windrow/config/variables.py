@@ -40,6 +40,14 @@ def services_in(value: Json) -> set[str]:
     return {name for part in parts for name in services_in(part)}
 
 
+def variables_in(value: Json) -> set[str]:
+    """The names of the environment variables that a value speaks of."""
+    if isinstance(value, str):
+        return {found[0] for found in _VARIABLE.findall(value)}
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return {name for part in parts for name in variables_in(part)}
+
+
 def expand(value: Json, *, where: str) -> Json:
     """`value` with every `${VAR}`, `${VAR:default}` and `${service.NAME.url}` in its strings replaced.
 

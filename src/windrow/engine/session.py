@@ -90,7 +90,7 @@ class EpisodeSession:
         if not isinstance(observation, Observation):
             raise TypeError(f"reset() returned {type(observation).__name__}; expected an Observation")
         self._recorder.add(observation.messages, "task")
-        self._offer = self._world.toolbox.offer(self._run_tools, observation.tools)
+        self._offer = self._world.toolbox.offer(self._run_tools, observation.tools, observation.denied)
         self._recorder.offer(tool.schema() for tool in self._offer.tools.values())
         self._shown_tools = tuple(copied(tool) for tool in self._recorder.tools)
 
@@ -99,12 +99,11 @@ class EpisodeSession:
         if recorder.ended:
             return None
         reads = self._reads(messages)
-        sent = await self._sent(reads)
         if self._limit_reached():
             return None
         sampling, budget_left = self._capped_sampling()
         request = Request(
-            messages=sent,
+            messages=await self._sent(reads),
             tools=self._shown_tools,
             sampling=sampling,
             id=self._slot.id,
@@ -316,8 +315,6 @@ class EpisodeSession:
 
     def _limit_reached(self) -> bool:
         limits, recorder = self._limits, self._recorder
-        if recorder.ended:
-            return True
         stop: Stop | None = None
         if recorder.turn_count + self._asking >= limits.max_turns:
             stop = "max_turns"

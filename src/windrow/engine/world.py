@@ -31,7 +31,7 @@ from windrow.records import (
     TeacherTokens,
     Usage,
 )
-from windrow.tasks.foreign import limits_of, sampling_of
+from windrow.tasks.foreign import limits_of, own_env, sampling_of
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
@@ -167,6 +167,7 @@ class World:
         capture: Capture | None = None,
         top_logprobs: int = 0,
         price: Price | None = None,
+        conceal: Callable[[str], None] = lambda secret: None,
     ) -> None:
         self.policy = policy
         self.models = models or {}
@@ -179,6 +180,7 @@ class World:
         self._capture = capture
         self.top_logprobs = top_logprobs
         self.env = env  # the run's own; a row may name another
+        self._conceal = conceal
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
         self._seating = seating or Seating()
@@ -194,7 +196,8 @@ class World:
         self._casts: dict[tuple[str | None, str | None, str | None], Cast] = {}
 
     def cast(self, task: Task) -> Cast:
-        own = (task.get("env"), task.get("agent"), self._agent.called(self._agent_settings, task.data or {}))
+        row = task.data or {}
+        own = (own_env(row), task.get("agent"), self._agent.called(self._agent_settings, row))
         cast = self._casts.get(own)
         if cast is None:
             cast = self._casts[own] = self._make_cast(*own)
@@ -233,6 +236,7 @@ class World:
             prompt=self.prompt,
             complete=ask,
             blobs=self.blobs,
+            conceal=self._conceal,
         )
 
     async def open(self, notify: Callable[[str], None] = lambda message: None) -> None:

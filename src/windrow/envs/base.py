@@ -39,6 +39,7 @@ class Observation(msgspec.Struct, frozen=True):
 
     messages: Messages
     tools: Sequence[Tool] = ()
+    denied: Sequence[str] = ()  # tools that there are, and that it may not call: it is told so
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +100,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries. `seats` is how
     many a match has. `blobs` keeps large bytes: `await ctx.blobs.image(…)` gives the part of a message that names an image.
+    What `conceal` is told, a key that a task is given, stands in no file from then on.
     """
 
     id: str
@@ -108,6 +110,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     complete: Ask = nobody
     seats: int = 1
     blobs: Blobs = msgspec.field(default_factory=MemoryBlobs)
+    conceal: Callable[[str], None] = lambda secret: None
 
 
 class ScoreContext(Protocol):
@@ -140,6 +143,7 @@ class BaseEnv:
     version: ClassVar[str | int | None] = None
     capture: ClassVar[Capture | None] = None  # how much is kept of its episodes; None: what the policy says
     takes_prompt: ClassVar[bool] = False  # whether a prompt template (`ctx.prompt`) is used
+    connects: ClassVar[bool] = False  # whether reset() starts or calls something, which a dry run does not do
 
     def __init__(self, settings: Mapping[str, Json], ctx: EnvContext) -> None:
         self.settings = settings

@@ -1,4 +1,5 @@
-"""Rows of other systems, taken as they are: what of a row is its task, what it opens with, what it asks of the sampling.
+"""Rows of other systems, taken as they are: what of a row is its task, what it opens with, what it asks of the sampling,
+what it is called, and which environment of ours plays it.
 
 A system is known by a field that only its rows have; what knows its form is imported when such a row comes up. A row
 may be numbered there. The number of its task is its index here, and the rows of one task are that task once: as many as
@@ -40,6 +41,8 @@ class RowForm(Protocol):
     def unheeded(self, row: Mapping[str, Json]) -> list[str]: ...
     def env_of(self, row: Mapping[str, Json]) -> str | None: ...
     def limits_of(self, row: Mapping[str, Json], split: str | None) -> dict[str, int]: ...
+    def owns_env(self, row: Mapping[str, Json]) -> bool: ...
+    def key_of(self, row: Mapping[str, Json]) -> str | None: ...
 
 
 def form_of(row: Mapping[str, Json]) -> RowForm | None:
@@ -68,8 +71,30 @@ def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
 def env_of(rows: Rows | ForeignRows) -> str | None:
     """The environment that rows are played in where nothing names one: that of the system of the first of them."""
     row = next((row.data for row in rows if isinstance(row, Row)), {})
-    form = form_of(row) if row.get("env") is None else None
+    return usual_env(row)
+
+
+def usual_env(row: Mapping[str, Json]) -> str | None:
+    """The environment that plays rows of the system that a row is of, unless the row names one."""
+    form = form_of(row) if own_env(row) is None else None
     return form.env_of(row) if form is not None else None
+
+
+def own_env(row: Mapping[str, Json]) -> str | None:
+    """The environment of ours that a row names, if it does: in rows of some systems the field is another thing."""
+    form = form_of(row)
+    if form is not None and form.owns_env(row):
+        return None
+    env: str | None = row.get("env")
+    return env
+
+
+def key_of(row: Mapping[str, Json]) -> str | None:
+    """What a row is called where it comes from: no two rows of other content are called the same."""
+    form = form_of(row)
+    if form is not None:
+        return form.key_of(row)
+    return str(row["id"]) if row.get("id") is not None else None
 
 
 class ForeignRows:

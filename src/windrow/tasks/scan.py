@@ -17,7 +17,7 @@ from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
 from windrow.identity import canonical, digest
 from windrow.records import Json, Task
-from windrow.tasks.foreign import limits_of, sampling_of
+from windrow.tasks.foreign import key_of, limits_of, own_env, sampling_of
 from windrow.tasks.identities import Identities
 from windrow.tasks.rows import BadRow, Row, Rows
 
@@ -152,8 +152,7 @@ def scan(
             source.invalid.append(BadRow(row.where, str(problem)))
             continue
         own: Hashable = source_of(row.offset) if source_of is not None else None
-        if row.data.get("id") is not None:
-            key = str(row.data["id"])
+        if (key := key_of(row.data)) is not None:
             known = ids.get((own, key))
             if known is None:
                 ids.set((own, key), len(source))
@@ -192,8 +191,9 @@ def make_task(row: dict[str, Json], *, digest: str, source: str, split: str | No
 
 
 def task_key(row: Mapping[str, Json], digest: str) -> str:
-    """The row's own `id`, else its digest: a label."""
-    return str(row["id"]) if row.get("id") is not None else digest
+    """What the row is called (its own `id`), else its digest: a label."""
+    key = key_of(row)
+    return digest if key is None else key
 
 
 def list_problems(problems: list[BadRow]) -> str:
@@ -208,8 +208,8 @@ def list_problems(problems: list[BadRow]) -> str:
 def _check_row(row: Mapping[str, Json]) -> None:
     """The fields every environment shares have the right types."""
     _expect(row, "id", (str, int), "a string or an integer")
-    for field in ("env", "agent"):
-        _expect(row, field, (str,), "a name")
+    _expect({"env": own_env(row)}, "env", (str,), "a name")
+    _expect(row, "agent", (str,), "a name")
     _expect(row, "tags", (list,), "a list of strings")
     if not all(isinstance(tag, str) for tag in row.get("tags") or ()):
         raise ValueError("'tags' must be a list of strings")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from windrow.config import McpConfig, RunConfig, ToolConfig, expand, services_in
 from windrow.errors import UsageError
 from windrow.naming import import_extra, resolve
-from windrow.secrets import Redactor, is_secret
+from windrow.secrets import Redactor, is_secret, secrets_of_header
 from windrow.tools.base import Tool
 from windrow.tools.filters import ToolFilter
 from windrow.tools.functions import as_tool
@@ -49,11 +49,18 @@ def _mcp(config: ToolConfig, where: str, redactor: Redactor) -> ToolSource:
     for name, value in env.items():
         if is_secret(name):
             redactor.add(value)
+    if config.mcp.headers and config.mcp.url is None:
+        raise UsageError(f"{where}.mcp.headers: a command is sent none; they go with a 'url'")
+    headers = expand(config.mcp.headers, where=f"{where}.mcp.headers")
+    for name, value in headers.items():
+        for secret in secrets_of_header(name, value):
+            redactor.add(secret)
     server = McpServer(
         command=tuple(expand(config.mcp.command, where=f"{where}.mcp.command")),
         env=env,
         cwd=expand(config.mcp.cwd, where=f"{where}.mcp.cwd"),
         url=expand(config.mcp.url, where=f"{where}.mcp.url"),
+        headers=headers,
         name=config.name or _written(config.mcp),
     )
     return McpTools(server, shared=config.session == "shared", start_timeout_s=config.start_timeout_s)

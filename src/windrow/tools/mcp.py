@@ -1,54 +1,20 @@
-"""Tools of an MCP server: a process that speaks over its standard streams, or a streamable HTTP endpoint.
+"""Tools of MCP servers, for a run: each server's within `start_timeout_s` or not at all.
 
-A server gives its tools within `start_timeout_s` or not at all, and its connection lives in a task of its own: one
-that dies, hangs, floods or lies about its schemas spoils the episode that meets it, and the next one connects anew.
+One that fails spoils the episode that meets it, and the next one connects anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import PurePath
-from typing import Any
-from urllib.parse import urlsplit
-
-import msgspec
 
 from windrow.errors import ToolError
 from windrow.records import Json
 from windrow.tools.base import Tool
-from windrow.tools.functions import NAME
+from windrow.tools.mcpsession import McpServer, McpSession
 
-MAX_TOOLS = 1000  # of one server; a listing that goes on and on is cut off
-CLOSE_TIMEOUT_S = 10.0
-
-# Its failures are in the records; they are not for the terminal.
-logging.getLogger("mcp").addHandler(logging.NullHandler())
-
-
-class McpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is: a command to start, or a URL. `name` stands for it in the fingerprint."""
-
-    command: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    cwd: str | None = None
-    url: str | None = None
-    name: str | None = None
-
-    @property
-    def label(self) -> str:
-        return self.name or self.url or " ".join(self.command)
-
-    def identity(self) -> Json:
-        """The name; else the command without the places of its files, or the URL's host and path."""
-        if self.name is not None:
-            return {"mcp": self.name}
-        if self.url is not None:
-            parts = urlsplit(self.url)
-            return {"mcp": f"{parts.hostname}{parts.path}"}
-        return {"mcp": [PurePath(part).name if part.startswith("/") else part for part in self.command]}
+__all__ = ["McpServer", "McpTools"]
 
 
 class McpTools:
@@ -59,9 +25,9 @@ class McpTools:
         self._server = server
         self._shared = shared
         self._timeout_s = start_timeout_s
-        self._common: _Connection | None = None  # what the next episode uses, where it is shared
+        self._common: McpSession | None = None  # what the next episode uses, where it is shared
         self._opening = asyncio.Lock()
-        self._users: dict[_Connection, int] = {}
+        self._users: dict[McpSession, int] = {}
 
     def identity(self) -> Json:
         return self._server.identity()
@@ -83,7 +49,7 @@ class McpTools:
         finally:
             await self._left(connection)
 
-    async def _connected(self) -> tuple[_Connection, tuple[Tool, ...]]:
+    async def _connected(self) -> tuple[McpSession, tuple[Tool, ...]]:
         if not self._shared:
             connection = await self._started()
             return connection, connection.tools
@@ -101,182 +67,20 @@ class McpTools:
             self._users[self._common] += 1
             return self._common, tools
 
-    async def _started(self) -> _Connection:
-        connection = _Connection(self._server, self.label)
+    async def _started(self) -> McpSession:
+        connection = McpSession(self._server, self.label)
         await connection.start(self._timeout_s)
         self._users[connection] = 0
         return connection
 
-    async def _left(self, connection: _Connection) -> None:
+    async def _left(self, connection: McpSession) -> None:
         if connection in self._users:
             self._users[connection] -= 1
             if connection is not self._common:
                 await self._forget(connection)
 
-    async def _forget(self, connection: _Connection) -> None:
+    async def _forget(self, connection: McpSession) -> None:
         """Close a connection that nobody uses any more."""
         if self._users.get(connection, 0) <= 0:
             self._users.pop(connection, None)
             await connection.close()
-
-
-class _Connection:
-    """One session with a server, held open by a task of its own: the SDK wants it opened and closed in one task."""
-
-    def __init__(self, server: McpServer, label: str) -> None:
-        self._server = server
-        self._label = label
-        self._client: Any = None
-        self._ended = False
-        self._suspect = False  # a call was given up: the server may hang for good
-        self._leave = asyncio.Event()
-        self._ready: asyncio.Future[tuple[Tool, ...]] = asyncio.get_running_loop().create_future()
-        self._process: Any = None
-        self._task: asyncio.Task[None] | None = None
-        self.tools: tuple[Tool, ...] = ()
-
-    async def start(self, timeout_s: float) -> None:
-        """Connect and list the tools, or raise ToolError with the server's last words."""
-        self._task = asyncio.create_task(self._hold())
-        try:
-            await asyncio.wait({self._ready}, timeout=timeout_s)
-            if not self._ready.done():
-                raise self._failure(f"did not give its tools within {timeout_s:g} s", kind="mcp_timeout")
-            self.tools = self._ready.result()
-        except BaseException:
-            self._task.cancel()
-            await self.close()
-            raise
-
-    async def listed(self, timeout_s: float) -> tuple[Tool, ...]:
-        """The tools as the server lists them now; ToolError where it has failed."""
-        if self._ended or self._suspect:
-            raise self._failure("has failed", kind="mcp_closed")
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._list()
-        except ToolError:
-            raise
-        except Exception as problem:
-            raise self._failure(f"does not list its tools: {_why(problem)}", kind="mcp_list") from None
-
-    async def close(self) -> None:
-        """End the session and the server; one that does not end in its time is cancelled, then left behind."""
-        self._leave.set()
-        if self._task is None:
-            return
-        for _ in range(2):
-            await asyncio.wait({self._task}, timeout=CLOSE_TIMEOUT_S)
-            if self._task.done():
-                return
-            self._task.cancel()
-
-    async def _hold(self) -> None:
-        from mcp import Client
-
-        try:
-            async with Client(self._target(), cache=None, mode="auto") as self._client:
-                tools = await self._list()
-                if not self._ready.done():
-                    self._ready.set_result(tools)
-                await self._leave.wait()
-        except BaseException as problem:
-            if not self._ready.done():
-                cause = _cause(problem)
-                said = self._failure(f"does not start: {_why(cause)}", kind="mcp_start")
-                self._ready.set_exception(cause if isinstance(cause, ToolError) else said)
-                self._ready.exception()  # nobody may be waiting
-            if not isinstance(problem, Exception | asyncio.CancelledError):
-                raise
-        finally:
-            self._ended = True
-
-    def _target(self) -> Any:
-        if self._server.url is not None:
-            return self._server.url
-        from windrow.tools.stdio import ServerProcess
-
-        self._process = ServerProcess(self._server.command, self._server.env, self._server.cwd)
-        return self._process.connect()
-
-    async def _list(self) -> tuple[Tool, ...]:
-        found: list[Tool] = []
-        cursor: str | None = None
-        while True:
-            page = await self._client.list_tools(cursor=cursor)
-            found += [self._tool(listed) for listed in page.tools]
-            if len(found) > MAX_TOOLS:
-                raise self._failure(f"lists more than {MAX_TOOLS} tools", kind="mcp_list")
-            cursor = page.next_cursor
-            if not cursor:
-                return tuple(found)
-
-    def _tool(self, listed: Any) -> Tool:
-        """A tool as the server lists it, held against what a policy can be shown."""
-        from jsonschema import Draft202012Validator, SchemaError
-
-        name, schema = listed.name, listed.input_schema
-        if not NAME.fullmatch(name):
-            raise self._failure(
-                f"lists a tool called {name!r:.100}; a name is 1 to 64 letters, digits, '_' and '-'",
-                kind="mcp_schema",
-            )
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as problem:
-            raise self._failure(
-                f"lists the tool {name!r} with a schema that is none: {problem.message:.200}",
-                kind="mcp_schema",
-            ) from None
-
-        async def call(**arguments: Json) -> str:
-            return await self._call(name, arguments)
-
-        return Tool(name=name, description=listed.description or "", parameters=schema, call=call)
-
-    async def _call(self, name: str, arguments: dict[str, Json]) -> str:
-        if self._ended:
-            raise self._failure("has ended", kind="mcp_closed")
-        try:
-            result = await self._client.call_tool(name, arguments)
-        except asyncio.CancelledError:
-            self._suspect = True
-            raise
-        except Exception as problem:
-            raise self._failure(f"failed in {name!r}: {_why(problem)}", kind="mcp_call") from None
-        text = "\n".join(_text(part) for part in result.content)
-        if not result.content and result.structured_content is not None:
-            text = msgspec.json.encode(result.structured_content).decode()
-        if result.is_error:
-            raise ToolError(text or f"the tool {name!r} failed and did not say why")
-        return text
-
-    def _failure(self, what: str, *, kind: str) -> ToolError:
-        words = self._process.last_words if self._process is not None else ""
-        return ToolError(
-            f"{self._label} {what}" + (f" (it said: {words})" if words else ""), kind=kind, retryable=True
-        )
-
-
-def _text(part: Any) -> str:
-    """A content part as text; what is not text is named, not carried."""
-    if part.type == "text":
-        return str(part.text)
-    if part.type == "resource":
-        resource = part.resource
-        return str(resource.text) if hasattr(resource, "text") else f"[{resource.uri}: not text]"
-    if part.type == "resource_link":
-        return f"[{part.name}: {part.uri}]"
-    return f"[{part.type}, {getattr(part, 'mime_type', 'unknown')}: not text]"
-
-
-def _cause(problem: BaseException) -> BaseException:
-    """The first real problem in a group of them."""
-    while isinstance(problem, BaseExceptionGroup):
-        problem = problem.exceptions[0]
-    return problem
-
-
-def _why(problem: BaseException) -> str:
-    problem = _cause(problem)
-    return str(problem) or type(problem).__name__

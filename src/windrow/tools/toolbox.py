@@ -103,15 +103,18 @@ class Toolbox:
                 raise EnvError(clash, kind="tool_clash", retryable=False)
             yield tuple(found)
 
-    def offer(self, run_tools: Sequence[tuple[str, Tool]], env_tools: Sequence[Tool]) -> Offer:
-        """The environment's tools and the run's, after the filter."""
-        if not run_tools and not env_tools:
+    def offer(
+        self, run_tools: Sequence[tuple[str, Tool]], env_tools: Sequence[Tool], denied: Sequence[str] = ()
+    ) -> Offer:
+        """The environment's tools and the run's, after the filter; `denied` are those that the environment keeps back."""
+        if not run_tools and not env_tools and not denied:
             return _NOTHING
         everything = (*(("the environment", tool) for tool in env_tools), *run_tools)
         if clash := _clash((label, tool.name) for label, tool in everything):
             raise EnvError(clash, kind="tool_clash", retryable=False)
         tools = {tool.name: tool for _, tool in everything if self._filter.permits(tool.name)}
-        return Offer(tools, frozenset(tool.name for _, tool in everything) - tools.keys())
+        known = {tool.name for _, tool in everything} | set(denied)
+        return Offer(tools, frozenset(known - tools.keys()))
 
 
 def _clash(names: Iterable[tuple[str, str]]) -> str | None:

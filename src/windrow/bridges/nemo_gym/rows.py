@@ -77,6 +77,14 @@ def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:
     return dict(row) if agent_of(row) is not None else {**row, AGENT: {"name": agent}}
 
 
+def owns_env(row: Mapping[str, Json]) -> bool:
+    return False
+
+
+def key_of(row: Mapping[str, Json]) -> str | None:
+    return str(row["id"]) if row.get("id") is not None else None
+
+
 def has_input(row: Mapping[str, Json]) -> bool:
     return bool(params_of(row).get("input"))
 

@@ -115,6 +115,14 @@ def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
     return {"max_turns": steps[0 if difficulty <= EASY else 1 if difficulty <= MEDIUM else 2]}
 
 
+def owns_env(row: Mapping[str, Json]) -> bool:
+    return False
+
+
+def key_of(row: Mapping[str, Json]) -> str | None:
+    return str(row["id"]) if row.get("id") is not None else None
+
+
 def env_of(row: Mapping[str, Json]) -> str | None:
     return ENV
 

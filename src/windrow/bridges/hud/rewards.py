@@ -1,0 +1,74 @@
+"""The reward in what an evaluate tool answered, found where HUD finds it.
+
+There: an error is 0, and so is an answer without a reward. Here both are failed gradings: nobody has judged the episode.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from windrow.errors import ScorerError
+from windrow.records import Json
+from windrow.tools.mcpsession import McpAnswer
+
+KEYS = ("reward", "grade", "score")
+
+
+class Found(msgspec.Struct, frozen=True):
+    reward: float
+    subscores: dict[str, float] = {}
+
+
+def find_reward(answer: McpAnswer, tool: str) -> Found:
+    """The value of `reward`, `grade` or `score`; else the weighted sum of the subscores; else what the first text that is JSON
+    says. ScorerError where there is none."""
+    if answer.failed:
+        raise ScorerError(
+            f"the evaluate tool {tool!r} failed: {answer.text:.2000}", kind="evaluate_failed", retryable=False
+        )
+    said = answer.structured
+    if isinstance(said, dict):
+        subscores = _numbers(said.get("subscores"))
+        for key in KEYS:
+            if key in said:
+                return Found(_reward(said[key], tool), subscores)
+        if isinstance(said.get("subscores"), dict) and isinstance(said.get("weights"), dict):
+            weights = said["weights"]
+            shares = {name: value for name, value in said["subscores"].items() if name in weights}
+            total = sum(_reward(value, tool) * _reward(weights[name], tool) for name, value in shares.items())
+            return Found(_reward(total, tool), subscores)
+    for text in answer.texts:
+        try:
+            said = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            continue
+        if isinstance(said, dict):
+            for key, value in said.items():
+                if key in KEYS:
+                    return Found(_reward(value, tool), _numbers(said.get("subscores")))
+    raise ScorerError(
+        f"the evaluate tool {tool!r} answered without a reward ({', '.join(KEYS)}, or subscores with weights): {answer.text:.500}",
+        kind="no_reward",
+        retryable=False,
+    )
+
+
+def _reward(value: Json, tool: str) -> float:
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return float(value)
+    raise ScorerError(
+        f"the evaluate tool {tool!r} gave {value!r:.80} for a reward, not a finite number",
+        kind="bad_reward",
+        retryable=False,
+    )
+
+
+def _numbers(value: Json) -> dict[str, float]:
+    fields = value if isinstance(value, dict) else {}
+    return {
+        name: float(number)
+        for name, number in fields.items()
+        if isinstance(number, bool | int | float) and math.isfinite(number)
+    }

@@ -1,0 +1,114 @@
+"""The MCP servers of a task, all at once: their tools under the names that HUD gives them, and calls by those names.
+
+`${VAR}` and `${VAR:default}` are taken from the environment when the servers are called for. What they stand for is written nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from windrow.config import expand, services_in, variables_in
+from windrow.errors import EnvError, UsageError
+from windrow.records import Json
+from windrow.secrets import is_secret, secrets_of_header
+from windrow.tools import Tool
+from windrow.tools.functions import NAME
+from windrow.tools.mcpsession import McpAnswer, McpServer, McpSession
+
+
+def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]:
+    """Where each server is, variables replaced. UsageError names one that is not set."""
+    found: dict[str, McpServer] = {}
+    for name, written in config.items():
+        where = f"mcp_config.{name}"
+        if services := services_in(dict(written)):
+            raise UsageError(
+                f"{where}: ${{service.{min(services)}…}} is for configurations; a row has ${{VARIABLE}}"
+            )
+        server = expand(dict(written), where=where)
+        command = server.get("command")
+        found[name] = McpServer(
+            command=(command, *(server.get("args") or ())) if command else (),
+            env=server.get("env") or {},
+            cwd=server.get("cwd"),
+            url=server.get("url"),
+            headers=server.get("headers") or {},
+            name=name,  # not its address, which may hold what no message may
+        )
+    return found
+
+
+def conceal(config: Mapping[str, Mapping[str, Json]], hide: Callable[[str], None]) -> None:
+    """Tell `hide` of every secret of the environment that the servers are given. A default is none: it stands in the row."""
+    for server in config.values():
+        for variable in variables_in(dict(server)):
+            if is_secret(variable) and variable in os.environ:
+                hide(os.environ[variable])
+        for field in ("headers", "env"):
+            for name, written in (server.get(field) or {}).items():
+                if any(variable in os.environ for variable in variables_in(written)):
+                    for secret in secrets_of_header(name, expand(written, where=field)):
+                        hide(secret)
+
+
+class Servers:
+    """The sessions of one episode. A tool of one among several servers is called `SERVER_TOOL`."""
+
+    def __init__(self, servers: Mapping[str, McpServer]) -> None:
+        self._servers = servers
+        self._sessions: dict[str, McpSession] = {}
+        self._of: dict[
+            str, tuple[McpSession, str]
+        ] = {}  # by the name of a tool here: its server, its name there
+        self.tools: tuple[Tool, ...] = ()
+
+    async def open(self, timeout_s: float) -> None:
+        """Start or reach all of them, side by side; ToolError where one does not give its tools."""
+        for name, server in self._servers.items():
+            self._sessions[name] = McpSession(server, f"the MCP server {name!r}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for session in self._sessions.values():
+                    group.create_task(session.start(timeout_s))
+        except BaseExceptionGroup as problem:
+            raise problem.exceptions[0] from None
+        self.tools = tuple(
+            tool for name, session in self._sessions.items() for tool in self._named(name, session)
+        )
+
+    def _named(self, server: str, session: McpSession) -> list[Tool]:
+        found: list[Tool] = []
+        for tool in session.tools:
+            name = f"{server}_{tool.name}" if len(self._sessions) > 1 else tool.name
+            if not NAME.fullmatch(name):
+                raise EnvError(
+                    f"the tool {name!r:.100} cannot be offered: a name is 1 to 64 letters, digits, '_' and '-'; give the server another in 'mcp_config'",
+                    kind="tool_name",
+                    retryable=False,
+                )
+            if name in self._of:
+                raise EnvError(
+                    f"two tools of the task are called {name!r}", kind="tool_clash", retryable=False
+                )
+            self._of[name] = session, tool.name
+            found.append(msgspec.structs.replace(tool, name=name))
+        return found
+
+    async def call(self, name: str, arguments: dict[str, Json]) -> McpAnswer:
+        if name not in self._of:
+            raise EnvError(
+                f"there is no tool {name!r} (the servers have: {', '.join(self._of) or 'none'})",
+                kind="no_such_tool",
+                retryable=False,
+            )
+        session, own = self._of[name]
+        return await session.call(own, arguments)
+
+    async def close(self) -> None:
+        closing: list[Any] = [session.close() for session in self._sessions.values()]
+        await asyncio.gather(*closing)
