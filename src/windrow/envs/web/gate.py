@@ -38,6 +38,10 @@ class Gate:
             option["bypass"] = ",".join(self.guard.hosts)
         return option
 
+    def forget(self) -> None:
+        """Count from nothing: for another lease."""
+        self.refused, self.refusals, self.unreached, self.bytes = [], 0, None, 0
+
     def close(self) -> None:
         """Nothing goes out any more."""
         if self._server is not None:

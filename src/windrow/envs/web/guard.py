@@ -22,7 +22,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 ANYTHING = "*"
 SCHEMES = ("http", "https")
-SHOWN = (*SCHEMES, "about", "data", "blob", "chrome-error")  # what a page may be, however it came there
+OTHERS = ("about", "data", "blob", "chrome-error")  # where a page may find itself, and nobody is asked
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -67,9 +67,16 @@ class Guard:
     def admits(self, address: Address) -> bool:
         return self.open or is_public(address) or any(address in network for network in self._networks)
 
-    def shows(self, url: str) -> bool:
-        """Whether a page that is at `url` may be looked at."""
-        return not url or url.partition(":")[0].lower() in SHOWN
+    def objection(self, url: str) -> AddressRefused | None:
+        """Why a page that is at `url`, however it came there, may not be looked at; None: it may."""
+        scheme = url.partition(":")[0].lower()
+        if not url or scheme in OTHERS:
+            return None
+        try:
+            self.check(url)
+        except AddressRefused as problem:
+            return problem
+        return None
 
 
 def is_public(address: Address) -> bool:

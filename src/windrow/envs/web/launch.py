@@ -40,6 +40,20 @@ SWITCHES = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
 )
+# What a browser is told of our environment: pages are hostile, and keys are none of its business.
+PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_",
+    "TZ",
+    "TMPDIR",
+    "XDG_",
+    "FONTCONFIG",
+    "LD_LIBRARY_PATH",
+    "DBUS_",
+    "SSL_",
+)
 # The binaries, not Debian's scripts in /usr/bin: one of those does not exec, and who kills it leaves a browser behind.
 # The headless shell has half the memory of the whole browser.
 _DEBIAN = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/chromium")
@@ -135,6 +149,8 @@ async def launch(driver: Playwright, settings: PoolSettings) -> Chromium:
     try:
         browser = await driver.chromium.launch(
             executable_path=script,
+            artifacts_dir=folder / "artifacts",
+            env={name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)},
             args=[*SWITCHES, *settings.chromium_args],
             chromium_sandbox=sandbox,
             handle_sigint=False,  # a run that is interrupted finishes what it has

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost, PageClosed, PageTimeout
-from windrow.envs.web.gate import Gate
+from windrow.envs.web.fleet import Place
 from windrow.envs.web.guard import Guard
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.settings import PoolSettings
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, Page
+    from playwright.async_api import Dialog, Page
 
     from windrow.envs.web.stages import Stages
 
@@ -47,13 +47,11 @@ class Lease:
 
     def __init__(
         self,
-        context: BrowserContext,
-        page: Page,
+        place: Place,
         *,
         settings: PoolSettings,
         stages: Stages,
         guard: Guard,
-        gate: Gate | None,
         ledger: dict[str, Lease],
         seconds: float,
         where: str,
@@ -63,23 +61,27 @@ class Lease:
         self.spans: list[Span] = []
         self.dialogs: list[str] = []
         self.queued_s = 0.0  # for capacity, before it began
-        self.context = context
-        self.gate = gate
+        self.context = place.context
+        self.gate = place.gate
         self.lost: BrowserGone | None = None  # why it is over, once it is
         self.crashed = False
+        self.expired = False
         self._ledger = ledger
         self._seconds = seconds
-        self._page = page
+        self._page = place.page
+        self._checked = ""  # the address of the page that was looked at last
         self._settings = settings
         self._stages = stages
         self._guard = guard
         self._where = where
         self._running: set[asyncio.Timeout] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        context.on("page", self._opened)
-        context.on("dialog", self._asked)
-        for known in context.pages:
-            known.on("crash", self._page_crashed)
+        if self.gate is not None:
+            self.gate.forget()
+        self.context.on("page", self._opened)
+        self.context.on("dialog", self._asked)
+        for page in self.context.pages:
+            page.on("crash", self._page_crashed)
 
     @property
     def page(self) -> Page:
@@ -99,18 +101,6 @@ class Lease:
         """What the pages were not let through to."""
         return self.gate.refused if self.gate is not None else []
 
-    @property
-    def current(self) -> Page:
-        """The page, also of a lease that is over: for the pool."""
-        return self._page
-
-    def leave(self) -> None:
-        """Listen no more to a context that another lease takes over."""
-        self.context.remove_listener("page", self._opened)
-        self.context.remove_listener("dialog", self._asked)
-        for page in self.context.pages:
-            page.remove_listener("crash", self._page_crashed)
-
     def show(self, page: Page) -> None:
         """Make `page` the one that commands are for."""
         self.check()
@@ -118,12 +108,17 @@ class Lease:
 
     def check(self) -> None:
         """Raise where the lease is over."""
+        if self.is_over() and self.lost is not None:
+            raise self.lost
+
+    def is_over(self) -> bool:
+        """Whether it has expired, was given back, or lost its browser."""
         if self.lost is None and time.monotonic() >= self.expires_at:
+            self.expired = True
             self.end(LeaseLost(f"the lease of a browser was for {self._seconds:g} s and has expired"))
         if self.lost is None and self._ledger.get(self.token) is not self:
-            self.end(LeaseLost("the lease of a browser was given back, and can do nothing any more"))
-        if self.lost is not None:
-            raise self.lost
+            self.end(_given_back())
+        return self.lost is not None
 
     def end(self, why: BrowserGone) -> None:
         """From now on, nothing is done for it; what is being done is given up."""
@@ -131,6 +126,15 @@ class Lease:
             self.lost = why
             for running in self._running:
                 running.reschedule(asyncio.get_running_loop().time())
+
+    def give_back(self) -> Place:
+        """Its place, for whoever is next: this lease acts and listens no more."""
+        self.end(_given_back())
+        self.context.remove_listener("page", self._opened)
+        self.context.remove_listener("dialog", self._asked)
+        for page in self.context.pages:
+            page.remove_listener("crash", self._page_crashed)
+        return Place(self.context, self._page, self.gate)
 
     async def do(
         self, stage: str, command: Callable[[Page], Awaitable[T]], *, seconds: float | None = None
@@ -246,11 +250,14 @@ class Lease:
     async def _look(self) -> None:
         """What was lost meanwhile is told at once, and no page stays where pages may not be (a file)."""
         self.check()
+        if len(self.context.pages) == 1 and self._page.url == self._checked:
+            return
         for page in self.context.pages:
-            if not self._guard.shows(page.url):
-                url = page.url
+            problem = self._guard.objection(page.url)
+            if problem is not None:
                 await page.close()
-                raise AddressRefused(f"{url[:200]} is not an http or https URL")
+                raise problem
+        self._checked = self._page.url
 
     def _opened(self, page: Page) -> None:
         page.on("crash", self._page_crashed)
@@ -278,6 +285,10 @@ class Lease:
         task = asyncio.get_running_loop().create_task(quietly())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _given_back() -> LeaseLost:
+    return LeaseLost("the lease of a browser was given back, and can do nothing any more")
 
 
 def _at(page: Page) -> str:

@@ -1,0 +1,229 @@
+"""The browsers of a pool: started when they are needed, one at a time; retired when they are old, much used or large;
+replaced when they die, after a pause that grows with every failure in a row."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from windrow.envs.web.failures import BrowserGone, LeaseLost
+from windrow.envs.web.gate import Gate
+from windrow.envs.web.launch import Chromium, connect, launch, playwright
+from windrow.envs.web.settings import PoolSettings
+from windrow.errors import WindrowError
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Page, Playwright
+
+    from windrow.envs.web.lease import Lease
+
+CLOSE_S = 10.0  # for a browser or a context to close politely
+PAUSE_S, MAX_PAUSE_S = 0.25, 30.0  # before a browser is started after one that died
+WEIGH_S, PING_S = 5.0, 30.0  # between two looks at a browser's memory, and two questions whether it is there
+SPREAD = 4  # leases that a browser gets before the next one is started
+CRASHES = 3  # of its pages, after which a browser is not trusted any more
+
+
+class Place:
+    """A context with its page, before, during and between leases."""
+
+    def __init__(self, context: BrowserContext, page: Page, gate: Gate | None) -> None:
+        self.context = context
+        self.page = page
+        self.gate = gate
+
+
+class Member:
+    """A browser, and what it is busy with."""
+
+    def __init__(self, chromium: Chromium) -> None:
+        self.chromium = chromium
+        self.born = time.monotonic()
+        self.uses = 0
+        self.crashes = 0
+        self.busy = 0  # leases, and contexts that are being made for one
+        self.leases: set[Lease] = set()
+        self.kept: list[tuple[str, Place]] = []  # for the next lease with that `reuse`; the oldest first
+        self.retired: str | None = None  # why it gets no new leases
+        self.weighed = self.asked = self.born
+
+    def take(self, reuse: str | None) -> Place | None:
+        """A context that an earlier lease has left for this one."""
+        for at, (name, place) in enumerate(self.kept):
+            if name == reuse:
+                del self.kept[at]
+                return place
+        return None
+
+    def keeps(self, reuse: str | None) -> bool:
+        return any(name == reuse for name, _ in self.kept)
+
+
+class Fleet:
+    def __init__(self, settings: PoolSettings) -> None:
+        self.settings = settings
+        self.members: list[Member] = []
+        self.counts = dict.fromkeys(("started", "died", "retired"), 0)
+        self._failures = 0  # in a row: starts that failed, and browsers that died
+        self._driver: Playwright | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def pick(self, reuse: str | None = None) -> Member:
+        """The browser for the next lease: one that keeps a context for it, the least busy, or a new one."""
+        while not self._closed:
+            found = self._usable(reuse)
+            if found is not None:
+                return found
+            if self._starting is None:
+                self._starting = self.own(self._start())
+                self._starting.add_done_callback(self._start_over)
+            await asyncio.shield(
+                self._starting
+            )  # others wait for it too: who gives up does not take it from them
+        raise LeaseLost("the browsers of the run were closed")
+
+    def worked(self) -> None:
+        """A browser gave a context: what failed before is past."""
+        self._failures = 0
+
+    def lost(self, member: Member, why: str) -> None:
+        """A browser is of no use any more: its leases are told, and what is left of it is killed."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        self.counts["died"] += 1
+        self._failures += 1
+        for lease in member.leases:
+            lease.end(BrowserGone(f"the browser {member.chromium.where} {why}"))
+        member.chromium.kill()
+        self._leave(member)
+
+    def retire_if_due(self, member: Member) -> None:
+        """A browser past its limits gets no new leases; without any left, it is closed."""
+        if member.retired is None:
+            self._retire(member, self._past_limits(member))
+        if member.retired is not None and not member.busy and member in self.members:
+            self.members.remove(member)
+            self._leave(member)
+
+    async def look_after(self, member: Member) -> None:
+        """Whether it has grown too large, and now and then, whether it answers at all."""
+        now = time.monotonic()
+        if now - member.weighed >= WEIGH_S:
+            member.weighed = now
+            self._judge_size(member, await asyncio.to_thread(member.chromium.memory_mb))
+        if now - member.asked >= PING_S:
+            member.asked = now
+            self.own(self._ping(member))
+
+    async def close(self) -> None:
+        """End every browser; return when nothing of them is left."""
+        self._closed = True
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        for member in tuple(self.members):
+            self.members.remove(member)
+            self._leave(member)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._stop_driver()
+
+    def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something for the browsers that nobody in particular waits for; it ends before they are closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _usable(self, reuse: str | None) -> Member | None:
+        """None where a browser is to be started."""
+        for member in tuple(self.members):
+            self.retire_if_due(member)
+            if not member.chromium.browser.is_connected():
+                self.lost(member, "died")
+        usable = [member for member in self.members if member.retired is None]
+        for member in usable:
+            if reuse is not None and member.keeps(reuse):
+                return member
+        least = min(usable, key=lambda member: member.busy, default=None)
+        if least is None or least.busy >= self.settings.contexts:
+            return None
+        return None if least.busy >= SPREAD and len(usable) < self.settings.browsers else least
+
+    def _start_over(self, started: asyncio.Task[None]) -> None:
+        self._starting = None
+        if not started.cancelled():
+            started.exception()  # told to those who wait, if anybody does
+
+    async def _start(self) -> None:
+        if self._failures:
+            await asyncio.sleep(min(PAUSE_S * 2 ** (self._failures - 1), MAX_PAUSE_S))
+        try:
+            if self._driver is None:
+                self._driver = await playwright().async_playwright().start()
+            chromium = await self._one_more(self._driver)
+        except WindrowError:
+            self._failures += 1
+            if not self.members:  # it may be the driver that is dead
+                await self._stop_driver()
+            raise
+        member = Member(chromium)
+        self.members.append(member)
+        self.counts["started"] += 1
+        chromium.browser.on("disconnected", lambda _: self.lost(member, "died"))
+
+    async def _one_more(self, driver: Playwright) -> Chromium:
+        urls = self.settings.urls
+        if urls:
+            return await connect(driver, urls[self.counts["started"] % len(urls)], self.settings)
+        return await launch(driver, self.settings)
+
+    async def _stop_driver(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await driver.stop()
+        except Exception:  # it died before, which Playwright says in many ways
+            pass
+
+    def _past_limits(self, member: Member) -> str | None:
+        if member.uses >= self.settings.max_uses:
+            return "uses"
+        if member.crashes >= CRASHES:
+            return "crashes"
+        return "age" if time.monotonic() - member.born >= self.settings.max_age_s else None
+
+    def _retire(self, member: Member, why: str | None) -> None:
+        if why is not None and member.retired is None:
+            member.retired = why
+            self.counts["retired"] += 1
+
+    def _leave(self, member: Member) -> None:
+        """Close a browser while others work."""
+        for _, place in member.kept:
+            if place.gate is not None:
+                place.gate.close()
+        self.own(member.chromium.close(CLOSE_S))
+
+    def _judge_size(self, member: Member, size_mb: float | None) -> None:
+        limit = self.settings.max_memory_mb
+        if size_mb is not None and size_mb > 2 * limit:
+            self.lost(member, f"took {size_mb:,.0f} MB (max_memory_mb: {limit})")
+        elif size_mb is not None and size_mb > limit:
+            self._retire(member, "memory")
+            self.retire_if_due(member)
+
+    async def _ping(self, member: Member) -> None:
+        try:
+            async with asyncio.timeout(self.settings.start_timeout_s):
+                session = await member.chromium.browser.new_browser_cdp_session()
+                await session.send("Browser.getVersion")
+                await session.detach()
+        except (playwright().Error, TimeoutError):
+            self.lost(member, "does not answer")
