@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -88,8 +88,16 @@ class Project:
     def module(self, name: str, source: str) -> None:
         (self.path / f"{name}.py").write_text(source, encoding="utf-8")
 
-    def start(self, *arguments: str, stdin: IO[bytes] | int = subprocess.DEVNULL, **options: Any) -> Running:
-        running = Running(list(arguments), self.path, stdin=stdin, env=_environment(), **options)
+    def start(
+        self,
+        *arguments: str,
+        stdin: IO[bytes] | int = subprocess.DEVNULL,
+        variables: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Running:
+        """`variables` are added to the environment."""
+        environment = _environment() | dict(variables or {})
+        running = Running(list(arguments), self.path, stdin=stdin, env=environment, **options)
         self._started.append(running)
         return running
 

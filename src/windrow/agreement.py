@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,19 +10,49 @@ import msgspec
 from windrow.config import as_tree
 from windrow.errors import UsageError
 from windrow.prepare import Prepared
+from windrow.ranking import without_rank
 from windrow.records import Json
 from windrow.store.directory import (
     Fingerprint,
     Manifest,
-    Redo,
+    RunDirectory,
     generations_of,
     new_manifest,
     next_generation,
     whole_sizes,
     with_generation,
 )
+from windrow.store.ranks import (
+    Ranks,
+    RankShare,
+    Redo,
+    collecting,
+    counts_of,
+    ranks_with,
+    share_of,
+    with_share,
+)
 from windrow.store.read import segments
+from windrow.tasks.ranks import plan_digest
 from windrow.version import __version__
+
+
+def agree(prepared: Prepared, directory: RunDirectory, *, regrade: bool, redo: str | None) -> None:
+    """Write the manifest that this call goes by, if what it would collect is what the directory holds."""
+    before = directory.manifest
+    manifest = agreed_manifest(prepared, before, regrade=regrade)
+    manifest = msgspec.structs.replace(manifest, ranks=_agreed_ranks(prepared, before))
+    if directory.locks is not None:
+        _refuse_other_terms(before, manifest, directory.locks.others_at_work)
+    if redo is not None and before is not None:
+        directory.open_rollouts()  # what the redo counts from is durable before the manifest says so
+    under_way = _redo_of(directory.path, redo_under_way(prepared, manifest), redo)
+    if prepared.rank is not None:
+        manifest = with_rank(manifest, prepared.rank.number, RankShare(redo=under_way))
+        under_way = None
+    manifest = msgspec.structs.replace(manifest, redo=under_way)
+    if manifest != before:
+        directory.write_manifest(manifest)
 
 
 def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: bool) -> Manifest:
@@ -31,7 +61,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
         version=__version__,
         source=prepared.source.name,
         split=prepared.source.split,
-        config=prepared.redactor.tree(as_tree(prepared.run)),
+        config=prepared.redactor.tree(as_tree(without_rank(prepared.loaded.run))),
         behaviour=prepared.behaviour,
         grading=prepared.grading,
         code=prepared.code,
@@ -61,12 +91,76 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
     )
 
 
-def redo_of(path: Path, manifest: Manifest, where: str | None) -> Redo | None:
+def redo_under_way(prepared: Prepared, manifest: Manifest) -> Redo | None:
+    """Each rank has its own."""
+    if prepared.rank is None:
+        return manifest.redo
+    return share_of(collecting(manifest.ranks), prepared.rank.number).redo
+
+
+def with_rank(manifest: Manifest, rank: int, share: RankShare, planned: int | None = None) -> Manifest:
+    """The manifest with what a rank says of its share of so many slots."""
+    ranks = collecting(manifest.ranks)
+    if ranks is None:
+        return manifest
+    ranks = with_share(ranks, rank, share)
+    counts = manifest.counts if planned is None else counts_of(ranks, planned)
+    return msgspec.structs.replace(manifest, ranks=[ranks], counts=counts)
+
+
+def refuse_sharing(prepared: Prepared, *, overwrite: bool) -> None:
+    """Refuse what ranks cannot do in one directory."""
+    if prepared.rank is None or "{rank}" in (prepared.run.out or ""):
+        return
+    for flag, refused, why in (
+        ("--overwrite", overwrite, "each rank would move aside what the others have collected"),
+        ("--no-lock", not prepared.run.lock, "ranks need locks to share a directory"),
+    ):
+        if refused:
+            raise UsageError(
+                f"{flag}: {why}; give each a directory of its own, such as --out runs/x.{{rank}}"
+            )
+
+
+def _agreed_ranks(prepared: Prepared, before: Manifest | None) -> list[Ranks]:
+    """The ranks that this call is one of, and what the run knows of them."""
+    if prepared.rank is None:
+        return []
+    plan = plan_digest(prepared.tasks, samples=prepared.loaded.run.samples, pass_=prepared.loaded.run.pass_)
+    return [ranks_with(collecting(before.ranks) if before else None, prepared.rank, plan)]
+
+
+def _refuse_other_terms(
+    before: Manifest | None, manifest: Manifest, at_work: Callable[[], list[int]]
+) -> None:
+    """Ranks that collect now rely on what was agreed with them: it stays until they are done."""
+    was, now = collecting(before.ranks) if before else None, collecting(manifest.ranks)
+    if before is None or was is None or now is None:
+        return
+    changed = [
+        what
+        for what, is_other in (
+            ("the number of ranks", was.world_size != now.world_size),
+            ("their weights", was.weights != now.weights),
+            ("the tasks, or the samples of each", was.plan != now.plan),
+            ("the grading", before.grading != manifest.grading),
+        )
+        if is_other
+    ]
+    if changed and (others := at_work()):
+        who = ", ".join(map(str, others))
+        raise UsageError(
+            f"rank {who} is collecting here, and this call differs from it in {changed[0]}; give all ranks the same "
+            f"command, or wait until the others are done"
+        )
+
+
+def _redo_of(path: Path, before: Redo | None, where: str | None) -> Redo | None:
     """The redo of this call: one that was cut short goes on from where it began."""
     if where is None:
         return None
-    if manifest.redo is not None and manifest.redo.where == where:
-        return manifest.redo
+    if before is not None and before.where == where:
+        return before
     return Redo(where, whole_sizes(path, segments(path)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.agreement import agreed_manifest, changed_code, redo_of
+from windrow.agreement import agree, changed_code, redo_under_way, refuse_sharing, with_rank
 from windrow.cluster.workers import Workers, shares_of
 from windrow.delivery import Committed, Delivery, Listeners
 from windrow.engine.brakes import Brakes
@@ -32,7 +32,7 @@ from windrow.past import Past
 from windrow.prepare import Prepared
 from windrow.records import Rollout
 from windrow.services import serving
-from windrow.stats.metrics import Metrics, survey, write_metrics
+from windrow.stats.metrics import Metrics, Survey, survey, write_metrics
 from windrow.store.directory import (
     GradingSink,
     RolloutSink,
@@ -42,9 +42,11 @@ from windrow.store.directory import (
 from windrow.store.disk import Disk
 from windrow.store.fold import is_ungraded
 from windrow.store.judgements import Judgements
+from windrow.store.ranks import RankShare
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
+from windrow.tasks.ranks import Part
 
 BAD_LINES_TOLD = 10
 
@@ -86,16 +88,13 @@ class Collection:
         groups: bool = False,
         on_warning: Warn | None = None,
     ) -> None:
-        run = prepared.run
+        run, rank = prepared.run, prepared.rank
         self.prepared = prepared
         self.directory = directory
         self.warnings: list[str] = []
-        self.plan = Plan(
-            tasks,
-            samples=run.samples,
-            pass_=run.pass_,
-            behaviour=prepared.behaviour.hash,
-            split=prepared.source.split,
+        self.whole_plan = _plan(prepared, tasks)  # of all ranks
+        self.plan = (
+            _plan(prepared, Part(tasks, rank.positions(len(tasks)))) if rank is not None else self.whole_plan
         )
         self.progress = Progress(planned=0)
         self.metrics: Metrics | None = None  # what metrics.json says but for the tasks, once it is written
@@ -206,17 +205,21 @@ class Collection:
         if self.directory is None:
             return
         self.progress.phase = "aggregating"
-        env = self.prepared.world.env
         found: list[str] = []
-        path, disk = self.directory.path, self.directory.disk
         try:
-            measured = await asyncio.to_thread(survey, path, envs={name_of(env): env}, warn=found.append)
-            await asyncio.to_thread(write_metrics, path, measured, disk)
+            measured = await asyncio.to_thread(self._measure, self.directory, found.append)
             self.metrics = measured.metrics
         except (WindrowError, OSError) as problem:
             found.append(f"no metrics.json: {problem}")
         for message in found:
             self.warn(message)
+
+    def _measure(self, directory: RunDirectory, warn: Warn) -> Survey:
+        env = self.prepared.world.env
+        with directory.locks.measuring() if directory.locks is not None else contextlib.nullcontext():
+            measured = survey(directory.path, envs={name_of(env): env}, warn=warn)
+            write_metrics(directory.path, measured, directory.disk)
+        return measured
 
     def close(self) -> None:
         for service in self.prepared.services:
@@ -232,8 +235,11 @@ class Collection:
         """Planned rollouts and pending slots of each agent; the tasks are read only if they say something of that."""
         prepared, world = self.prepared, self.prepared.world
         if not (prepared.source.row_agents or prepared.matches or prepared.called):
-            return {world.agent_name: len(self.plan)}, {world.agent_name: self.ledger.pending_count}
-        return self.plan.by_agent(self.ledger, world.agents)
+            return {world.agent_name: len(self.whole_plan)}, {world.agent_name: self.ledger.pending_count}
+        planned, left = self.plan.by_agent(self.ledger, world.agents)
+        if self.whole_plan is not self.plan:
+            planned, _ = self.whole_plan.by_agent(Ledger(len(self.whole_plan)), world.agents)
+        return planned, left
 
     @contextlib.asynccontextmanager
     async def _served(self, control: Control, listeners: Listeners) -> AsyncIterator[None]:
@@ -247,8 +253,10 @@ class Collection:
         if not self.prepared.services:
             yield
             return
-        assert self.path is not None
-        logs, redactor = self.path / "services", self.prepared.redactor
+        assert self.directory is not None
+        logs, redactor = self.directory.path / "services", self.prepared.redactor
+        if self.prepared.rank is not None:
+            logs /= str(self.directory.writer)
         async with serving(self.prepared.services, logs, control=control, redactor=redactor, waiting=waiting):
             yield
 
@@ -320,11 +328,12 @@ class Collection:
 
     def _workers(self, control: Control, brakes: Brakes, delivery: Delivery) -> Workers:
         """The episodes run in processes of their own."""
-        assert self.path is not None
+        assert self.directory is not None
         return Workers(
             self.prepared.recipe,
-            self.path,
+            self.directory.path,
             shares=shares_of(self.prepared.concurrency, self.prepared.run.workers),
+            writer=self.directory.writer,
             whole=delivery.wants_rollouts,
             progress=self.progress,
             control=control,
@@ -376,7 +385,7 @@ class Collection:
         self.prepared.world.blobs = directory.blobs
         reader = RunReader(directory.path)
         self._past = Past(self.plan, reader, groups=groups)
-        self._past.learn(directory.manifest.grading, directory.manifest.redo)
+        self._past.learn(directory.manifest.grading, redo_under_way(self.prepared, directory.manifest))
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
@@ -408,16 +417,26 @@ class Collection:
         counts = {
             name: int(getattr(summary, name)) for name in ("planned", "done", "failed", "pending", "ungraded")
         }
-        manifest = self.directory.manifest
-        finished = summary.pending == 0
-        self.directory.write_manifest(
-            msgspec.structs.replace(
-                manifest,
-                counts=counts,
-                agents=dict(self._planned_by_agent),
-                redo=None if finished else manifest.redo,
-            )
-        )
+        with self.directory.agreeing():
+            manifest = msgspec.structs.replace(self.directory.manifest, agents=dict(self._planned_by_agent))
+            redo = redo_under_way(self.prepared, manifest) if summary.pending else None
+            if self.prepared.rank is None:
+                manifest = msgspec.structs.replace(manifest, counts=counts, redo=redo)
+            else:
+                share = RankShare(counts=counts, redo=redo)
+                manifest = with_rank(manifest, self.prepared.rank.number, share, len(self.whole_plan))
+            self.directory.write_manifest(manifest)
+
+
+def _plan(prepared: Prepared, tasks: TaskList) -> Plan:
+    run = prepared.run
+    return Plan(
+        tasks,
+        samples=run.samples,
+        pass_=run.pass_,
+        behaviour=prepared.behaviour.hash,
+        split=prepared.source.split,
+    )
 
 
 def open_collection(
@@ -440,22 +459,23 @@ def open_collection(
         return Collection(prepared, prepared.tasks, gate=gate, on_warning=on_warning)
     if redo is not None:
         parse_where(redo)
-    path = prepared.out
+    refuse_sharing(prepared, overwrite=overwrite)
+    path, rank = prepared.out, prepared.rank
     aside = move_aside(path, lock=prepared.run.lock, disk=disk) if overwrite else None
-    directory = RunDirectory(path, lock=prepared.run.lock, disk=disk)
+    directory = RunDirectory(
+        path, rank=rank.number if rank is not None else None, lock=prepared.run.lock, disk=disk
+    )
     try:
-        before = directory.manifest
-        manifest = agreed_manifest(prepared, before, regrade=regrade)
-        if redo is not None and before is not None:
-            directory.open_rollouts()  # what the redo counts from is durable before the manifest says so
-        manifest = msgspec.structs.replace(manifest, redo=redo_of(path, manifest, redo))
-        if manifest != before:
-            directory.write_manifest(manifest)
-        file = directory.open_tasks()
-        file.adopt(prepared.tasks)
+        with directory.agreeing():
+            before = directory.manifest
+            agree(prepared, directory, regrade=regrade, redo=redo)
+            file = directory.open_tasks()
+            file.adopt(prepared.tasks)
         collection = Collection(
             prepared, file, directory=directory, gate=gate, groups=groups, on_warning=on_warning
         )
+        if rank is not None:
+            collection.save()
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")
         collection.warn_of_lines(

@@ -11,10 +11,11 @@ from windrow.compact import Index
 from windrow.errors import StoreError
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
-from windrow.store.directory import Fingerprint, Redo
+from windrow.store.directory import Fingerprint
 from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
 from windrow.store.heads import Head, attempts_of
 from windrow.store.places import Place, Places
+from windrow.store.ranks import Redo
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot

@@ -32,6 +32,7 @@ from windrow.intake import Survey, as_numbered, as_played, names_env, open_rows,
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
+from windrow.ranking import divided, note, rank_of
 from windrow.records import Json
 from windrow.scoring import (
     answer_scorer,
@@ -46,6 +47,7 @@ from windrow.scoring import (
 from windrow.secrets import Redactor
 from windrow.services import Service, addresses, plan_services
 from windrow.store.directory import Fingerprint
+from windrow.tasks.ranks import Rank
 from windrow.tasks.scan import Selection, Source, list_problems
 from windrow.tools import Tool
 from windrow.trackers.names import parse_track
@@ -68,10 +70,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[Service, ...] = ()
     matches: bool = False  # whether some episodes have several seats
     called: frozenset[str] = frozenset()  # the names under which the agent plays, where the rows give them
+    rank: Rank | None = None  # which of the tasks are for others
 
     @property
     def run(self) -> RunConfig:
-        return self.loaded.run
+        """What this call keeps to; of what ranks share, its part. `loaded.run` has the whole."""
+        return divided(self.loaded.run, self.rank)
 
     @property
     def recipe(self) -> Recipe:
@@ -89,7 +93,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def out(self) -> Path:
         """The run directory: what `out` says, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
         if self.run.out:
-            return Path(os.path.normpath(expand(self.run.out, where="out")))
+            out = expand(self.run.out, where="out")
+            return Path(os.path.normpath(out.replace("{rank}", str(self.rank.number if self.rank else 0))))
         model = self.world.policy.model.removeprefix("scripted:")
         parts = [self.source.name, self.source.split, model, self.behaviour.hash[:8]]
         return Path("runs") / "-".join(_slug(part) for part in parts if part)
@@ -107,11 +112,12 @@ def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
 def _prepare(
     loaded: LoadedConfig, parts: Parts, redactor: Redactor, services: tuple[Service, ...]
 ) -> Prepared:
+    rank = rank_of(loaded)
     loaded = repeated(loaded, parts)
     opened = open_rows(loaded, parts)
     loaded = as_played(loaded, parts, opened)
-    run = loaded.run
-    made = make(loaded, parts, redactor)
+    run = divided(loaded.run, rank)
+    made = make(msgspec.structs.replace(loaded, run=run), parts, redactor)
     survey = Survey(
         made,
         choose_scorer=run.scorers is None and not parts.scorers,
@@ -136,24 +142,27 @@ def _prepare(
     models = scorer_models(scorers, run, redactor, parts.models)
     grading = grading_of(scorers, models)
     judging = Judging(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
-    concurrency = _concurrency(run, made.policy)
+    concurrency = _concurrency(run, made.policy, rank)
     _check_limited(run, made, survey)
     _check_workers(run, parts, concurrency)
+    tasks = source.select(limit=run.tasks.limit, shuffle=run.tasks.shuffle)
+    of_ranks = (note(rank, loaded, len(rank.positions(len(tasks))), len(tasks)),) if rank else ()
     return Prepared(
         loaded=loaded,
         source=source,
-        tasks=source.select(limit=run.tasks.limit, shuffle=run.tasks.shuffle),
+        tasks=tasks,
         world=make_world(made, loaded, redactor, behaviour=behaviour.hash, judging=judging),
         judging=judging,
         behaviour=behaviour,
         grading=grading,
         code=_code(made.env, made.agent, scorers, made.functions),
         redactor=redactor,
-        notes=(*of_rows, *notes),
+        notes=(*of_ranks, *of_rows, *notes),
         concurrency=concurrency,
         services=services,
         matches=any(issubclass(env, Match) for env in survey.envs),
         called=frozenset(survey.called),
+        rank=rank,
     )
 
 
@@ -197,11 +206,15 @@ def _check_tools_are_used(made: Made) -> None:
         raise UsageError(f"env {env!r} ends with the first reply, so tools would be of no use; --env tool")
 
 
-def _concurrency(run: RunConfig, policy: Policy) -> int:
-    """How many episodes run at a time; the most there can be, where that is found out (`auto`)."""
-    if run.concurrency == "auto":
-        return MOST
-    return run.concurrency or policy.default_concurrency or DEFAULT_CONCURRENCY
+def _concurrency(run: RunConfig, policy: Policy, rank: Rank | None) -> int:
+    """How many episodes run at a time; the most there can be, where that is found out (`auto`).
+
+    Ranks share them, but not what a policy of each rank's own bears.
+    """
+    if run.concurrency is None and policy.default_concurrency is not None:
+        return policy.default_concurrency
+    total = MOST if run.concurrency == "auto" else run.concurrency or DEFAULT_CONCURRENCY
+    return total if rank is None else rank.places(total)
 
 
 def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:

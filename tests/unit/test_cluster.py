@@ -16,7 +16,7 @@ from windrow.cluster.workers import divided, shares_of
 from windrow.config import PolicyConfig, RunConfig
 from windrow.construct import Recipe
 from windrow.errors import UsageError
-from windrow.store import directory as directories
+from windrow.store import locks
 from windrow.store.directory import RunDirectory
 from windrow.store.lock import Lock
 
@@ -76,7 +76,7 @@ def test_the_next_parent_waits_for_workers_that_are_still_writing(
 def test_a_worker_that_does_not_go_is_named(
     tmp_path: Path, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directories, "WORKERS_GONE_S", 0.05)
+    monkeypatch.setattr(locks, "WORKERS_GONE_S", 0.05)
     with pytest.raises(UsageError, match=f"is being written by process {worker.pid}"):
         RunDirectory(tmp_path / "run")
     worker.communicate("go\n", timeout=30)

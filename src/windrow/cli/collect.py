@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from typing import get_args
 
 from windrow.cli.progress import Display
@@ -21,6 +22,7 @@ from windrow.engine.loop import run_loop
 from windrow.envs import Env
 from windrow.identity import episode_id
 from windrow.prepare import Prepared, prepare
+from windrow.ranking import launched
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="no metrics.json at the end (windrow stats RUN --write makes it)",
     )
+    _add_rank_arguments(parser.add_argument_group("ranks"))
     add_track_arguments(group)
     group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
     group.add_argument(
@@ -50,6 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the rollouts of this call as JSON lines on standard output, and nothing else there",
     )
+
+
+def _add_rank_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--rank", type=int, metavar="R", help="one of several calls that share the tasks, from 0 on (RANK)"
+    )
+    group.add_argument("--world-size", type=int, metavar="N", help="how many they are (WORLD_SIZE)")
+    group.add_argument("--rank-weights", metavar="W,W,…", help="how much of it each does, such as 2,1,1")
 
 
 def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -217,7 +228,11 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument(
         "--budget-seconds", type=float, metavar="S", help="stop after so long, and cut what runs"
     )
-    group.add_argument("--out", metavar="DIR", help="the run directory (runs/<source>-<model>-<fingerprint>)")
+    group.add_argument(
+        "--out",
+        metavar="DIR",
+        help="the run directory (runs/<source>-<model>-<fingerprint>); {rank} is the rank",
+    )
     group.add_argument(
         "--no-lock", dest="lock", action="store_false", default=None, help="do not lock the run"
     )
@@ -250,7 +265,8 @@ def run(arguments: argparse.Namespace) -> int:
     quiet = arguments.quiet or arguments.dry_run
     with Display(quiet=quiet, json=arguments.json and not arguments.dry_run) as display:
         display.status("reading the tasks")
-        prepared = prepare(load_config(arguments.config, options, arguments.set))
+        loaded = load_config(arguments.config, options, arguments.set)
+        prepared = prepare(launched(loaded, os.environ))
         for note in () if arguments.quiet else prepared.notes:
             display.say(note)
         if prepared.source.invalid:
@@ -298,6 +314,9 @@ async def _collect(
 def _dry_run(prepared: Prepared) -> int:
     """The plan's size, the first prompt and the first ids; nothing is written or sent."""
     collection = open_collection(prepared, stored=False)
+    if not len(collection.plan):
+        print("no task is this rank's")
+        return 0
     slot = collection.plan.slot(0)
     cast = prepared.world.cast(slot.task)
     env = cast.env(cast.env_settings, prepared.world.context(slot))

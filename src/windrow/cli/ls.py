@@ -10,6 +10,7 @@ import msgspec
 
 from windrow.errors import UsageError, WindrowError
 from windrow.store.directory import MANIFEST, Manifest, read_manifest
+from windrow.store.ranks import unfinished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,4 +40,6 @@ def _line(path: Path, manifest: Manifest) -> str:
     policy = manifest.behaviour.of.get("policy") or {}
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.created_at))
     done = f"{counts['done']:,}/{counts['planned']:,} done" if counts else "not finished"
+    if waiting := unfinished(manifest.ranks):
+        done += f" ({'; '.join(waiting)})"
     return f"{path}  {made}  {policy.get('model', '?')}  {done}"

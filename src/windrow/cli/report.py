@@ -17,7 +17,9 @@ def opening(collection: Collection) -> str:
     if collection.to_grade:
         parts.append(f"{collection.to_grade:,} to grade")
     parts.append(f"{ledger.pending_count:,} left to run" if ledger.pending_count else "nothing to run")
-    return f"{collection.path}: {', '.join(parts)}"
+    rank = collection.prepared.rank
+    whose = f" (rank {rank.number} of {rank.world_size})" if rank is not None else ""
+    return f"{collection.path}{whose}: {', '.join(parts)}"
 
 
 def closing(collection: Collection, summary: Summary, control: Control) -> str:
@@ -65,7 +67,8 @@ def key_lines(entry: AgentEntry) -> list[str]:
 
 def _paths(collection: Collection) -> list[str]:
     assert collection.path is not None
-    logs = "rollouts.jsonl" if collection.prepared.run.workers == 1 else "rollouts.*.jsonl"
+    several = collection.prepared.run.workers > 1 or collection.prepared.rank is not None
+    logs = "rollouts.*.jsonl" if several else "rollouts.jsonl"
     files = {"run": collection.path, "rollouts": collection.path / logs}
     if collection.metrics is not None:
         files["metrics"] = collection.path / METRICS

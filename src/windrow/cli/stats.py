@@ -88,6 +88,8 @@ def text(stats: Stats) -> str:
         ("status", counts_text(stats.status) or "none"),
         ("stop", counts_text(stats.stop) or "none"),
     ]
+    if stats.unfinished_ranks:
+        rows.append(("ranks", "; ".join(stats.unfinished_ranks)))
     if stats.errors:
         rows.append(("errors", counts_text(stats.errors)))
     rows.append(("grade", counts_text(stats.grade) or "none"))

@@ -57,7 +57,10 @@ class _AlreadyDurable:
 
 
 class Workers:
-    """Runs slots in `len(shares)` processes, each with its share of the episodes at a time."""
+    """Runs slots in `len(shares)` processes, each with its share of the episodes at a time.
+
+    `writer` is their parent's, if it is one of several.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Workers:
         path: Path,
         *,
         shares: Sequence[int],
+        writer: str | None,
         whole: bool,
         progress: Progress,
         control: Control,
@@ -86,7 +90,8 @@ class Workers:
         self._spent = spent
         self._warn = warn
         self._warned: dict[str, _Worker] = {}
-        self._workers = [_Worker(f"w{number}", share) for number, share in enumerate(shares)]
+        prefix = f"{writer}." if writer is not None else ""
+        self._workers = [_Worker(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
         self._commits = Commits(
             _AlreadyDurable(), control, room=COMMITS_WAITING * sum(shares), counted=counted, told=told
         )

@@ -58,6 +58,9 @@ OPTIONS: dict[str, str] = {
     "env_concurrency": "env_concurrency",
     "agent_concurrency": "agent_concurrency",
     "workers": "workers",
+    "rank": "rank",
+    "world_size": "world_size",
+    "rank_weights": "rank_weights",
     "serve": "serve",
     "retries": "retries",
     "min_group": "min_group",
@@ -145,6 +148,14 @@ def parse_shares(key: str, texts: Sequence[str]) -> dict[str, Any]:
     return shares
 
 
+def parse_weights(text: str) -> list[float]:
+    """`2,1,1`, as the flag has it."""
+    try:
+        return [float(weight) for weight in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--rank-weights {text!r}: expected a number for each rank, such as 2,1,1") from None
+
+
 def shaped(key: str, value: Any) -> Any:
     """The short spellings: a name for an env, a path for the tasks, lists of texts for the scorers and the map.
 
@@ -152,6 +163,8 @@ def shaped(key: str, value: Any) -> Any:
     """
     if key in ("policy.base_url", "judge.base_url") and isinstance(value, list | tuple) and len(value) == 1:
         return value[0]
+    if key == "rank_weights" and isinstance(value, str):
+        return parse_weights(value)
     if key == "track" and isinstance(value, str):
         return [value]
     if key == "env" and isinstance(value, str):

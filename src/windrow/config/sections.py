@@ -10,6 +10,7 @@ from windrow.records import Capture, Json
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Weight = Annotated[float, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -204,6 +205,9 @@ class RunConfig(_Section, frozen=True):
     env_concurrency: dict[str, Positive] = {}  # of it, by environment
     agent_concurrency: dict[str, Positive] = {}
     workers: Positive = 1
+    rank: NotNegative | None = None  # this call's number among `world_size` that share the tasks
+    world_size: Positive | None = None  # None: as many as there are weights, else there are no ranks
+    rank_weights: list[Weight] | None = None  # by rank; None: all alike
     services: dict[str, ServiceConfig] = {}  # by name
     serve: bool = True  # start them; they run already otherwise
     retries: NotNegative = 1

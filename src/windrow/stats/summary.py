@@ -15,6 +15,7 @@ from windrow.stats.estimate import Mean, clustered_mean, pass_table
 from windrow.stats.lines import batches, final_lines
 from windrow.stats.majority import Majority
 from windrow.stats.tally import PASS_REWARD, Tally
+from windrow.store.ranks import unfinished
 from windrow.store.read import RunReader
 
 __all__ = ["PASS_REWARD", "Stats", "summarise"]
@@ -52,6 +53,9 @@ class Stats(msgspec.Struct, kw_only=True):
     opponents: int = 0
     opponent_usage: Usage = Usage()
     judge_usage: Usage | None = None  # of all gradings; null when no judge was asked
+    unfinished_ranks: list[
+        str
+    ] = []  # where ranks share the tasks: who is missing, and who has something left
 
 
 class _Judged(msgspec.Struct, gc=False):
@@ -102,6 +106,7 @@ def _stats(reader: RunReader, tally: Tally, opponents: Tally, episodes: int | No
         opponents=opponents.rollouts,
         opponent_usage=opponents.usage(),
         judge_usage=_judge_usage(reader),
+        unfinished_ranks=unfinished(reader.manifest.ranks),
     )
 
 

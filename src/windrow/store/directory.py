@@ -5,9 +5,10 @@ Everything in it is written under a lock, and everything that is replaced is rep
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,12 +21,13 @@ from windrow.store.blobs import BlobStore
 from windrow.store.disk import Disk
 from windrow.store.heads import whole_episodes
 from windrow.store.lock import Lock
+from windrow.store.locks import RANK, Locks
 from windrow.store.log import Log, Whole
+from windrow.store.ranks import Ranks, Redo
 from windrow.store.taskfile import TaskFile
 
 MANIFEST = "run.json"
 TASKS = "tasks.jsonl"
-WORKERS_GONE_S = 10.0
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -34,13 +36,6 @@ class Fingerprint(msgspec.Struct, frozen=True):
     hash: str
     of: dict[str, Json]
     generation: int = 1
-
-
-class Redo(msgspec.Struct, frozen=True):
-    """A `--redo` under way: what it selects, among the lines that stood in the log when it began."""
-
-    where: str
-    sizes: dict[str, int]
 
 
 class Rescore(msgspec.Struct, frozen=True):
@@ -82,6 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     counts: dict[str, int] = {}
     agents: dict[str, int] = {}
+    ranks: list[Ranks] = []  # those that share its tasks; of a merged run, all that ever did
 
 
 def generations_of(manifest: Manifest) -> list[Fingerprint]:
@@ -107,32 +103,47 @@ def with_generation(manifest: Manifest, generation: Fingerprint | None, *, activ
 
 
 class RunDirectory:
-    """An open run directory, locked by this process. `writer` names this writer's own segments of the logs."""
+    """An open run directory, locked by this process. `writer` names this writer's own segments of the logs.
+
+    A rank shares it with others: what is not its own it reads and writes inside `agreeing`.
+    """
 
     def __init__(
-        self, path: Path, *, writer: str | None = None, lock: bool = True, disk: Disk | None = None
+        self,
+        path: Path,
+        *,
+        writer: str | None = None,
+        rank: int | None = None,
+        lock: bool = True,
+        disk: Disk | None = None,
     ) -> None:
         self.path = path
         self.disk = disk or Disk()
-        self._writer = writer
+        self.rank = rank
+        self.writer = writer if rank is None else f"{RANK}{rank}"
         self._logs: list[Log] = []
         self._tasks: TaskFile | None = None
         self.blobs = BlobStore(path, self.disk)
-        self._lock: Lock | None = None
+        self.locks: Locks | None = None
         try:
             self._refuse_strangers()
             if not (path / MANIFEST).exists():
                 _make_directory(path, self.disk)
-            name = "lock" if writer is None else f"lock.{writer}"
-            self._lock = Lock(path / name) if lock else None
-            if lock and writer is None:
-                self._outlast_workers()
+            self.locks = Locks(path, self.writer, rank) if lock else None
             self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
         except BaseException as problem:
             self.close()
             if isinstance(problem, OSError):
                 raise StoreError(f"cannot write in {path}: {problem.strerror}") from None
             raise
+
+    @contextlib.contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """Inside, no other rank reads or writes what all share: run.json, which is read anew, and tasks.jsonl."""
+        with self.locks.agreeing() if self.locks is not None else contextlib.nullcontext():
+            if self.rank is not None and (self.path / MANIFEST).exists():
+                self.manifest = read_manifest(self.path)
+            yield
 
     def write_manifest(self, manifest: Manifest) -> None:
         data = msgspec.json.format(encode(manifest), indent=2) + b"\n"
@@ -153,7 +164,7 @@ class RunDirectory:
         return self._open_log(self._segment("scores"))
 
     def open_judgements(self) -> Log:
-        return self._open_log("judgements.jsonl")
+        return self._open_log(self._segment("judgements"))
 
     @property
     def torn(self) -> list[Path]:
@@ -166,17 +177,12 @@ class RunDirectory:
         self._logs = []
         if self._tasks is not None:
             self._tasks.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def _outlast_workers(self) -> None:
-        """The workers of a parent that was killed die with it; what they still write is waited for, then read."""
-        for file in self.path.glob("lock.*"):
-            Lock(file, patience_s=WORKERS_GONE_S).release()
+        if self.locks is not None:
+            self.locks.release()
+            self.locks = None
 
     def _segment(self, name: str) -> str:
-        return f"{name}.jsonl" if self._writer is None else f"{name}.{self._writer}.jsonl"
+        return f"{name}.jsonl" if self.writer is None else f"{name}.{self.writer}.jsonl"
 
     def _open_log(self, name: str, whole: Whole | None = None) -> Log:
         for log in self._logs:
@@ -193,7 +199,7 @@ class RunDirectory:
         if not self.path.exists() or (self.path / MANIFEST).exists():
             return
         others = [p.name for p in self.path.iterdir() if not _is_ours(p.name)]
-        if others:
+        if others and not (self.path / MANIFEST).exists():  # another rank may have written it just now
             raise UsageError(
                 f"--out {self.path} holds other files ({', '.join(sorted(others)[:3])}) and no {MANIFEST}; "
                 f"give a new or empty directory"

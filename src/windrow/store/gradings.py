@@ -97,16 +97,20 @@ class Gradings:
         self._groups = groups
 
     def of(self, attempt: AttemptId) -> list[Grading]:
-        """Reads them."""
-        found: list[Grading] = []
+        """Reads them. Those of several writers are in no order but that of their times."""
+        found: list[tuple[str, Grading]] = []
         latest = self._latest.get(attempt) if self._before else None
         number = 0 if latest is None else latest + 1
         while number:
-            grading = self._read(self._places[number - 1])
+            place = self._places[number - 1]
+            grading = self._read(place)
             if grading is not None and attempt in grading.members and self._counts(grading):
-                found.append(grading)
+                found.append((place.segment, grading))
             number = self._before[number - 1]
-        return [*reversed(found), *self._fresh.get(attempt, ())]
+        found.reverse()
+        if len({segment for segment, _ in found}) > 1:
+            found.sort(key=lambda each: each[1].graded_at)
+        return [*(grading for _, grading in found), *self._fresh.get(attempt, ())]
 
     def _counts(self, grading: Grading) -> bool:
         return (

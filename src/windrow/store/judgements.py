@@ -15,6 +15,10 @@ from windrow.records import SCHEMA_VERSION, Usage, encode
 from windrow.secrets import Redactor
 from windrow.store.heads import NOT_A_LINE
 from windrow.store.log import Log
+from windrow.store.places import Place, Places
+from windrow.store.read import segments
+
+NAME = "judgements"
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,16 +39,19 @@ class Judgements:
     def __init__(self, log: Log | None = None, redactor: Redactor | None = None) -> None:
         self._log = log
         self._redactor = redactor or Redactor()
-        self._places = Index()
+        self._places = Places()
+        self._known = Index()  # by question: the place, packed
         self._fresh: dict[str, Said] = {}
-        self._end = 0
+        self._end = 0  # of our own segment
         if log is not None:
-            self._learn(log.path)
+            ends = {segment: self._learn(log.path, segment) for segment in segments(log.path.parent, NAME)}
+            self._end = ends[log.path.name]
 
     async def get(self, key: str) -> Said | None:
         found = self._fresh.get(key)
-        if found is None and self._log is not None and (place := self._places.get(key)) is not None:
-            found = _read(self._log.path, place)
+        if found is None and self._log is not None and (known := self._known.get(key)) is not None:
+            place = self._places.place(known)
+            found = _read(self._log.path.with_name(place.segment), place.offset)
         return found if found is not None and found.key == key else None
 
     async def keep(self, said: Said) -> None:
@@ -54,24 +61,28 @@ class Judgements:
             return
         self._fresh[said.key] = said
         line = self._redactor.line(encode(said) + b"\n")
-        place, self._end = self._end, self._end + len(line)
+        place = Place(self._log.path.name, self._end)
+        self._end += len(line)
         await self._log.append(line)
-        self._places.set(said.key, place)
+        self._known.set(said.key, self._places.packed(place))
         del self._fresh[said.key]
 
-    def _learn(self, path: Path) -> None:
-        with path.open("rb") as file:
+    def _learn(self, path: Path, segment: str) -> int:
+        """What one writer has kept, ourselves or another rank; returns where it ends."""
+        end = 0
+        with path.with_name(segment).open("rb") as file:
             for line in file:
                 try:
-                    self._places.set(_decode(line).key, self._end)
+                    self._known.set(_decode(line).key, self._places.packed(Place(segment, end)))
                 except NOT_A_LINE:
                     pass  # what cannot be read is asked again
-                self._end += len(line)
+                end += len(line)
+        return end
 
 
-def _read(path: Path, place: int) -> Said | None:
+def _read(path: Path, offset: int) -> Said | None:
     with path.open("rb") as file:
-        file.seek(place)
+        file.seek(offset)
         try:
             return _decode(file.readline())
         except NOT_A_LINE:

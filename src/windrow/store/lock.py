@@ -26,19 +26,27 @@ class Holder(msgspec.Struct):
 
 
 class Lock:
-    """Held from here on, or refused. `patience_s`: for a holder that is about to go."""
+    """Held from here on, or refused. `patience_s`: for a holder that is about to go.
 
-    def __init__(self, path: Path, *, patience_s: float = 0.0) -> None:
+    `shared`: with others who share it; those who want it alone are refused. `what` it is that may not be written.
+    """
+
+    def __init__(
+        self, path: Path, *, patience_s: float = 0.0, shared: bool = False, what: str | None = None
+    ) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _flock(self._descriptor, patience_s)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as problem:
+            raise StoreError(f"cannot write in {path.parent}: {problem.strerror}") from None
+        try:
+            _flock(self._descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, patience_s)
         except OSError as problem:
             holder = _holder(self._descriptor)
             os.close(self._descriptor)
             if problem.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise UsageError(
-                    f"{path.parent} is being written by {holder}; wait for it, or collect into another --out"
+                    f"{what or path.parent} is being written by {holder}; wait for it, or collect into another --out"
                 ) from None
             raise StoreError(
                 f"cannot lock {path}: {problem.strerror}. If this file system has no locks and nobody else "
@@ -53,11 +61,20 @@ class Lock:
         os.close(self._descriptor)
 
 
-def _flock(descriptor: int, patience_s: float) -> None:
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lock. Who asks may hold it for a moment."""
+    try:
+        Lock(path).release()
+    except UsageError:
+        return True
+    return False
+
+
+def _flock(descriptor: int, kind: int, patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise

@@ -1,0 +1,121 @@
+"""Ranks: several calls of the same command, on one machine or on many, that share the tasks and the places.
+
+Who does what is a function of the plan and the weights alone. So every rank finds the same without asking another,
+and together they do all of it, each task once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections.abc import Sequence
+from fractions import Fraction
+
+import msgspec
+
+from windrow.records import Task
+from windrow.tasks.plan import TaskList
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One of `len(weights)` ranks. A rank with twice the weight of another has twice as much to do."""
+
+    number: int
+    weights: tuple[float, ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.weights)
+
+    @property
+    def portion(self) -> float:
+        """The part of the whole that is its own."""
+        whole = _whole_numbers(self.weights)
+        return whole[self.number] / sum(whole)
+
+    def places(self, total: int) -> int:
+        """Of so many places (episodes at a time), those of this rank: one at least."""
+        return max(1, shares(total, self.weights)[self.number])
+
+    def positions(self, count: int) -> array[int]:
+        """The tasks of this rank in a plan of `count` tasks."""
+        turns = rounds(self.weights, count)
+        own = [place for place, rank in enumerate(turns) if rank == self.number]
+        found = (start + place for start in range(0, count, max(1, len(turns))) for place in own)
+        return array("Q", (position for position in found if position < count))
+
+
+class Part:
+    """The tasks of a plan that are one rank's, in the plan's order."""
+
+    def __init__(self, tasks: TaskList, positions: Sequence[int]) -> None:
+        self._tasks = tasks
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def identity(self, position: int) -> tuple[str, int]:
+        return self._tasks.identity(self._positions[position])
+
+    def source(self, position: int) -> str:
+        return self._tasks.source(self._positions[position])
+
+    def task(self, position: int) -> Task:
+        return self._tasks.task(self._positions[position])
+
+
+def plan_digest(tasks: TaskList, *, samples: int, pass_: int) -> str:
+    """What is shared out, and in which order: the same for ranks that go by the same plan."""
+    found = hashlib.sha256(b"%d %d" % (samples, pass_))
+    for position in range(len(tasks)):
+        name, occurrence = tasks.identity(position)
+        found.update(f"\n{tasks.source(position)} {name} {occurrence}".encode())
+    return found.hexdigest()[:16]
+
+
+def shares(total: int, weights: Sequence[float]) -> list[int]:
+    """`total` by weight, none lost: what is left after rounding down goes to the largest remainders, among equal ones
+    to the lower rank."""
+    whole = _whole_numbers(weights)
+    found = [total * weight // sum(whole) for weight in whole]
+    remainders = sorted(range(len(whole)), key=lambda rank: (-(total * whole[rank] % sum(whole)), rank))
+    for rank in remainders[: total - sum(found)]:
+        found[rank] += 1
+    return found
+
+
+def rounds(weights: Sequence[float], most: int) -> list[int]:
+    """Whose turn it is: rank by rank for one whole round, in which each comes up by its weight; at most `most` of it.
+
+    After any number of turns each rank has had its exact share but for less than one. So the tasks of a longer plan
+    begin with those of a shorter one, and none changes hands. (Tijdeman's solution of the chairman assignment problem:
+    among the ranks that are due, the one that would first be late.)
+    """
+    whole = _whole_numbers(weights)
+    if len(set(whole)) == 1:
+        return list(range(len(whole)))[:most]
+    total, ranks = sum(whole), range(len(whole))
+    slack = 2 * len(whole) - 2
+    had = [0] * len(whole)
+    turns: list[int] = []
+    for number in range(1, min(total, most) + 1):
+        owed = [slack * (number * whole[rank] - had[rank] * total) for rank in ranks]
+        due = [rank for rank in ranks if owed[rank] >= total]
+        chosen = due[0] if due else 0
+        for rank in due[1:]:  # left / weight: how long until it is late
+            left, least = (slack - 1) * total - owed[rank], (slack - 1) * total - owed[chosen]
+            if left * whole[chosen] < least * whole[rank]:
+                chosen = rank
+        had[chosen] += 1
+        turns.append(chosen)
+    return turns
+
+
+def _whole_numbers(weights: Sequence[float]) -> list[int]:
+    """The weights as they are written, in whole numbers, as small as can be."""
+    exact = [Fraction(str(weight)) for weight in weights]
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    whole = [int(weight * scale) for weight in exact]
+    return [weight // math.gcd(*whole) for weight in whole]
