@@ -37,6 +37,7 @@ _HOMES = {
     "collect": "windrow.collector",
     "export": "windrow.exports.run",
     "load": "windrow.store.read",
+    "merge": "windrow.merging",
     "rescore": "windrow.rescoring",
     "run_examples": "windrow.collector",
     "tool": "windrow.tools",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from windrow.exports.base import Example as Example
     from windrow.exports.base import Exporter as Exporter
     from windrow.exports.run import export as export
+    from windrow.merging import merge as merge
     from windrow.policies import Completion as Completion
     from windrow.policies import Policy as Policy
     from windrow.policies import Request as Request

@@ -77,7 +77,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
     if before.behaviour.hash != prepared.behaviour.hash:
         raise UsageError(
             "what shapes the rollouts has changed since this run was begun:\n"
-            + _difference(before.behaviour.of, prepared.behaviour.of)
+            + difference(before.behaviour.of, prepared.behaviour.of)
             + "\nChoose another --out for the new settings, or --overwrite to move the old run aside"
         )
     agreed = with_generation(before, _agreed_grading(before, prepared.grading, regrade=regrade))
@@ -183,7 +183,7 @@ def _agreed_grading(manifest: Manifest, now: Fingerprint | None, *, regrade: boo
     if not regrade:
         raise UsageError(
             "only the grading has changed:\n"
-            + _difference(before.of if before else {}, now.of if now else {})
+            + difference(before.of if before else {}, now.of if now else {})
             + "\n--regrade adds the new scores to the rollouts that are there"
         )
     if now is None:
@@ -193,7 +193,8 @@ def _agreed_grading(manifest: Manifest, now: Fingerprint | None, *, regrade: boo
     return again or next_generation(manifest, now)
 
 
-def _difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
+def difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
+    """What differs between two fingerprints, a line each."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
     return "\n".join(
         f"  {key}: {before.get(key, '(not set)')} → {after.get(key, '(not set)')}"

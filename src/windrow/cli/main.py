@@ -19,6 +19,7 @@ from windrow.version import __version__
 COMMANDS = {
     "collect": "run tasks, record and grade every attempt",
     "import": "make a run of what another system has written",
+    "merge": "make one run of several",
     "rescore": "judge a run's rollouts again",
     "show": "show rollouts, or one transcript",
     "replay": "play a rollout again with its recorded replies",

@@ -24,6 +24,7 @@ from windrow.store.lock import Lock
 from windrow.store.locks import RANK, Locks
 from windrow.store.log import Log, Whole
 from windrow.store.ranks import Ranks, Redo
+from windrow.store.swap import DRAFT, READY, finish
 from windrow.store.taskfile import TaskFile
 
 MANIFEST = "run.json"
@@ -130,6 +131,8 @@ class RunDirectory:
             if not (path / MANIFEST).exists():
                 _make_directory(path, self.disk)
             self.locks = Locks(path, self.writer, rank) if lock else None
+            if self.writer is None:
+                finish(path, self.disk)
             self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
         except BaseException as problem:
             self.close()
@@ -141,6 +144,8 @@ class RunDirectory:
     def agreeing(self) -> Iterator[None]:
         """Inside, no other rank reads or writes what all share: run.json, which is read anew, and tasks.jsonl."""
         with self.locks.agreeing() if self.locks is not None else contextlib.nullcontext():
+            if self.rank is not None:
+                finish(self.path, self.disk)
             if self.rank is not None and (self.path / MANIFEST).exists():
                 self.manifest = read_manifest(self.path)
             yield
@@ -326,7 +331,7 @@ def _make_directory(path: Path, disk: Disk) -> None:
 
 def _is_ours(name: str) -> bool:
     """What a crash before the first manifest may have left."""
-    return name.startswith(("lock", f".{MANIFEST}."))
+    return name.startswith(("lock", f".{MANIFEST}.")) or name in (DRAFT, READY)
 
 
 def whole_sizes(path: Path, names: Iterable[str]) -> dict[str, int]:

@@ -99,7 +99,7 @@ def attempts_of(lines: Iterable[tuple[Place, Head]]) -> Iterator[tuple[Head, boo
     before: Head | None = None  # of an episode with seats
     sound = True
     for _, head in lines:
-        joins = before is not None and head.seat is not None and _follows(head, before)
+        joins = before is not None and head.seat is not None and follows(head, before)
         if before is not None and not joins:
             yield before, sound and is_last_seat(before)
             before = None
@@ -123,7 +123,7 @@ def without_lost_episodes(lines: Iterable[Line]) -> Iterator[Line]:
             before, seats = None, []
             yield line
             continue
-        joins = before is not None and seats[0].segment == line.segment and _follows(head, before)
+        joins = before is not None and seats[0].segment == line.segment and follows(head, before)
         if not joins and head.seat != 0:
             before, seats = None, []
             continue
@@ -157,7 +157,7 @@ def whole_episodes(descriptor: int) -> int:
         return end
     while last.seat:  # back to its first seat
         before, earlier = _line_before(descriptor, start)
-        if earlier is None or not _follows(last, earlier):
+        if earlier is None or not follows(last, earlier):
             break
         start, last = before, earlier
     return start
@@ -169,7 +169,8 @@ def _line_before(descriptor: int, end: int) -> tuple[int, Head | None]:
     return start, _head(os.pread(descriptor, end - start, start))
 
 
-def _follows(head: Head, before: Head) -> bool:
+def follows(head: Head, before: Head) -> bool:
+    """Whether a line is of the next seat of the same attempt."""
     if before.seat is None or head.seat != before.seat + 1:
         return False
     return (head.group, head.sample, head.attempt) == (before.group, before.sample, before.attempt)

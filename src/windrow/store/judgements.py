@@ -30,7 +30,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
 
 
-_decode = msgspec.json.Decoder(Said).decode
+decode_said = msgspec.json.Decoder(Said).decode
 
 
 class Judgements:
@@ -73,7 +73,7 @@ class Judgements:
         with path.with_name(segment).open("rb") as file:
             for line in file:
                 try:
-                    self._known.set(_decode(line).key, self._places.packed(Place(segment, end)))
+                    self._known.set(decode_said(line).key, self._places.packed(Place(segment, end)))
                 except NOT_A_LINE:
                     pass  # what cannot be read is asked again
                 end += len(line)
@@ -84,6 +84,6 @@ def _read(path: Path, offset: int) -> Said | None:
     with path.open("rb") as file:
         file.seek(offset)
         try:
-            return _decode(file.readline())
+            return decode_said(file.readline())
         except NOT_A_LINE:
             return None

@@ -147,6 +147,15 @@ def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk, whole: Whole) -
     keep = whole(descriptor)
     if keep == size:
         return None
+    torn = torn_name(path, disk)
+    disk.replace(torn, os.pread(descriptor, size - keep, keep))
+    disk.truncate(descriptor, keep)
+    disk.sync(descriptor)
+    return torn
+
+
+def torn_name(path: Path, disk: Disk) -> Path:
+    """A free name below torn/ for what is cut out of a file; the folder is made if need be."""
     folder = path.parent / "torn"
     if not folder.exists():
         folder.mkdir()
@@ -154,9 +163,6 @@ def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk, whole: Whole) -
     number = 1
     while (torn := folder / f"{path.name}.{number}").exists():
         number += 1
-    disk.replace(torn, os.pread(descriptor, size - keep, keep))
-    disk.truncate(descriptor, keep)
-    disk.sync(descriptor)
     return torn
 
 

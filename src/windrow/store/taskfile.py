@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from sys import intern
 from typing import Annotated
 
 import msgspec
@@ -58,7 +59,7 @@ class KnownTask(msgspec.Struct, gc=False):
 
 
 _decode_line = msgspec.json.Decoder(TaskLine).decode
-_decode_known = msgspec.json.Decoder(KnownTask).decode
+decode_known = msgspec.json.Decoder(KnownTask).decode
 
 
 class TaskFile:
@@ -124,6 +125,31 @@ class TaskFile:
         return known
 
 
+class KnownTasks:
+    """All tasks of a file, by position."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: list[tuple[int, str, str, int]] = []
+        if path.exists():
+            known = ((offset, line) for offset, line in read_known(path) if line is not None)
+            self._lines = [
+                (offset, intern(line.source), line.digest, line.occurrence) for offset, line in known
+            ]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def identity(self, position: int) -> tuple[str, int]:
+        return self._lines[position][2:]
+
+    def source(self, position: int) -> str:
+        return self._lines[position][1]
+
+    def task(self, position: int) -> Task:
+        return read_task(self._path, self._lines[position][0])
+
+
 def read_tasks(path: Path) -> dict[str, int]:
     """Where each task's line begins, by digest: for reading back the rows that are too large for a rollout."""
     offsets: dict[str, int] = {}
@@ -159,7 +185,7 @@ def read_known(path: Path) -> Iterator[tuple[int, KnownTask | None]]:
         for data in file:
             try:
                 data.decode()  # a row that is not read is not looked at for its text
-                line = _decode_known(data)
+                line = decode_known(data)
                 yield offset, line if bytes(line.data).startswith(b"{") else None
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 yield offset, None

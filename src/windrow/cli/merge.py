@@ -1,0 +1,86 @@
+"""Make one run of several: of ranks that had a directory each, or of parts that were collected apart.
+
+windrow merge runs/mine.0 runs/mine.1 runs/mine.2 -o runs/mine     # in any order, and again when there is more
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from windrow.cli.figures import percent
+from windrow.merging import Merged, MergeProgress, merge
+
+PROGRESS_S = 2.0
+NAMES = {"rollouts": "attempts", "scores": "verdicts", "judgements": "judges' replies", "tasks": "tasks"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory; nothing in it is changed")
+    parser.add_argument(
+        "-o",
+        "--out",
+        required=True,
+        metavar="OUT",
+        help="the merged run; if it is there, what it holds is merged too",
+    )
+    parser.add_argument("--no-lock", dest="lock", action="store_false", help="do not lock OUT")
+    parser.add_argument(
+        "--quiet", action="store_true", help="no progress; errors and warnings are still shown"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = merge(
+        arguments.runs,
+        arguments.out,
+        lock=arguments.lock,
+        on_progress=None if arguments.quiet else _Progress(),
+        on_warning=lambda text: _say(f"warning: {text}"),
+    )
+    print(_text(arguments.out, found))
+    return 0 if found.complete else 1
+
+
+def _text(out: str, found: Merged) -> str:
+    lines = [
+        f"{out}: {found.attempts:,} attempts at {found.tasks:,} tasks, {found.gradings:,} verdicts, from {found.runs:,} runs",
+        f"{found.done:,} of {found.planned:,} done, {found.ungraded:,} ungraded",
+    ]
+    if found.conflicts:
+        counts = ", ".join(f"{count:,} {NAMES[log]}" for log, count in found.conflicts.items())
+        lines.append(
+            f"conflicts: {counts} differ from what is kept in their place; they stand in conflicts.jsonl"
+        )
+    lines += [f"missing: rank {rank} of {size}" for rank, size in found.missing]
+    if found.missing:
+        lines.append(
+            "merge again with their directories, or collect what is missing: windrow collect … --out " + out
+        )
+    return "\n".join(lines)
+
+
+class _Progress:
+    """A line on standard error every few seconds."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + PROGRESS_S
+
+    def __call__(self, progress: MergeProgress) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + PROGRESS_S
+        if progress.phase == "counting":
+            _say("counting …")
+            return
+        done = progress.read_bytes if progress.phase == "reading" else progress.written_bytes
+        total = progress.total_bytes
+        _say(
+            f"{progress.phase} {percent(min(done, total), total):3}%  {done / 1e6:,.0f}/{total / 1e6:,.0f} MB"
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,264 @@
+"""`windrow merge`: one run made of several, which is the same whatever their order.
+
+The merged run is a function of the set of lines that the inputs hold. So merging again changes nothing, and merging in
+steps gives what merging at once does. It is written beside what is there, and put in its place whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from windrow.errors import StoreError, UsageError, WindrowError
+from windrow.merging.blobs import copy_blobs
+from windrow.merging.inputs import Files, Input
+from windrow.merging.manifests import joined, missing_ranks, notes
+from windrow.merging.scan import Bad, Scan
+from windrow.merging.writing import TOLD, WRITE_BYTES, Writer
+from windrow.past import Past
+from windrow.records import OPPONENT, encode
+from windrow.stats.metrics import METRICS, survey, write_metrics
+from windrow.store.directory import MANIFEST, TASKS, RunDirectory
+from windrow.store.disk import Disk
+from windrow.store.log import torn_name
+from windrow.store.read import RunReader
+from windrow.store.swap import Swap, is_unfinished
+from windrow.store.taskfile import KnownTasks
+from windrow.tasks.plan import Plan
+
+Warn = Callable[[str], None]
+
+
+class MergeProgress(msgspec.Struct):
+    """`phase` is reading, writing or counting; bytes of all inputs."""
+
+    phase: str = "reading"
+    total_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in the merged run. `missing` ranks are (rank, of so many); `written` are inputs that were being written."""
+
+    runs: int
+    attempts: int
+    tasks: int
+    gradings: int
+    planned: int
+    done: int
+    ungraded: int
+    conflicts: dict[str, int]  # by log: lines, or episodes, that are set aside
+    bad_lines: int
+    missing: list[tuple[int, int]]
+    written: list[str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part is in it, as far as anybody knows."""
+        return not (self.missing or self.written)
+
+
+def merge(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    lock: bool = True,
+    on_progress: Callable[[MergeProgress], None] | None = None,
+    on_warning: Warn | None = None,
+    disk: Disk | None = None,
+) -> Merged:
+    """Merge the runs, and the one at `out` if there is one, into `out`.
+
+    Raises UsageError for runs that are not parts of one; then, and if the disk is full, `out` is as it was.
+    """
+    paths = _distinct(Path(run) for run in runs)
+    if not paths:
+        raise UsageError("name the runs to be merged")
+    try:
+        return _merged(paths, Path(out), lock, disk, on_progress or _ignored, on_warning or _ignored)
+    except OSError as problem:
+        where = f" ({problem.filename})" if problem.filename else ""
+        raise StoreError(
+            f"cannot merge into {out}: {problem.strerror}{where}. What was there is safe"
+        ) from None
+
+
+def _merged(
+    paths: Sequence[Path],
+    out: Path,
+    lock: bool,
+    disk: Disk | None,
+    tell: Callable[[MergeProgress], None],
+    warn: Warn,
+) -> Merged:
+    others = [Input(path) for path in paths if path.resolve() != out.resolve()]
+    if others:
+        joined([(input.path, input.manifest) for input in others])  # refused before anything is made
+    elif not (out / MANIFEST).exists() and not is_unfinished(out):
+        raise UsageError(f"{out} is not a run: it has no {MANIFEST}")
+    directory = RunDirectory(out, lock=lock, disk=disk)
+    try:
+        own = [Input(out, own=True)] if directory.manifest is not None else []
+        return _Merge(directory, [*own, *others], tell, warn).run()
+    finally:
+        directory.close()
+
+
+class _Merge:
+    """One merge into a directory that is locked."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        inputs: Sequence[Input],
+        tell: Callable[[MergeProgress], None],
+        warn: Warn,
+    ) -> None:
+        self._path = directory.path
+        self._disk = directory.disk
+        self._inputs = inputs
+        self._own = [input for input in inputs if input.own]
+        self._tell = tell
+        self._warn = warn
+        self._named = [(input.path, input.manifest) for input in inputs]
+        self._manifest = joined(self._named)
+        sizes = [segment.size for input in inputs for segment in input.segments]
+        self._progress = MergeProgress(total_bytes=sum(sizes))
+        self._scan = Scan(Files(), self._manifest, self._read)
+
+    def run(self) -> Merged:
+        swap = Swap(self._path, self._disk)
+        try:
+            for input in self._inputs:
+                self._scan.take(input)
+            self._progress.phase = "writing"
+            writer = Writer(self._scan, self._disk, self._wrote)
+            counts = writer.write(swap.folder)
+            examples = list(writer.examples())
+            self._progress.phase = "counting"
+            self._tell(self._progress)
+            self._count(swap.folder)
+            self._write_metrics(swap.folder)
+            for input in self._inputs:
+                if not input.own:
+                    copy_blobs(input.path, self._path, self._disk)
+            self._keep_bad_lines()
+            swap.commit(self._gone(swap.folder))
+        except BaseException:
+            swap.discard()
+            raise
+        finally:
+            self._scan.files.close()
+        self._warn_of_all(examples)
+        return Merged(
+            runs=len(self._inputs),
+            attempts=counts.attempts,
+            tasks=counts.tasks,
+            gradings=counts.gradings,
+            planned=self._manifest.counts["planned"],
+            done=self._manifest.counts["done"],
+            ungraded=self._manifest.counts["ungraded"],
+            conflicts=counts.conflicts,
+            bad_lines=len(self._scan.bad),
+            missing=missing_ranks(self._manifest),
+            written=[str(input.path) for input in self._inputs if input.holder is not None],
+        )
+
+    # -- the rest of the run
+
+    def _count(self, folder: Path) -> None:
+        """Count what is there as `collect` would, and write the manifest."""
+        manifest = self._manifest
+        self._write_manifest(folder)
+        tasks = KnownTasks(folder / TASKS)
+        plan = Plan(
+            tasks,
+            samples=manifest.config.get("samples", 1),
+            pass_=manifest.config.get("pass", 0),
+            behaviour=manifest.behaviour.hash,
+            split=manifest.split,
+        )
+        past = Past(plan, RunReader(folder))
+        try:
+            past.learn(manifest.grading, None)
+        finally:
+            past.close()
+        ledger = past.ledger
+        counts = {
+            "planned": ledger.size,
+            "done": ledger.done_count,
+            "failed": ledger.final_failure_count,
+            "pending": ledger.pending_count,
+            "ungraded": past.ungraded,
+        }
+        agents = self._scan.agents - {OPPONENT}
+        planned = {agents.pop(): ledger.size} if len(agents) == 1 and not self._scan.seats else {}
+        self._manifest = msgspec.structs.replace(manifest, counts=counts, agents=planned)
+        self._write_manifest(folder)
+
+    def _write_manifest(self, folder: Path) -> None:
+        self._disk.replace(folder / MANIFEST, msgspec.json.format(encode(self._manifest), indent=2) + b"\n")
+
+    def _write_metrics(self, folder: Path) -> None:
+        try:
+            write_metrics(folder, survey(folder, warn=self._warn), self._disk)
+        except WindrowError as problem:
+            self._warn(f"no metrics.json: {problem}")
+
+    def _gone(self, folder: Path) -> set[str]:
+        """The files of the run that was there which have no successor: their lines stand in the new ones."""
+        names = {segment.path.name for input in self._own for segment in input.segments} | {METRICS}
+        return names - {file.name for file in folder.iterdir()}
+
+    def _keep_bad_lines(self) -> None:
+        """What cannot be read of the run that was there goes to torn/; that of the other runs stays where it is."""
+        for segment in (segment for input in self._own for segment in input.segments):
+            lost = [bad.line.text + b"\n" for bad in self._scan.bad if bad.path == segment.path]
+            if segment.tail:
+                with segment.path.open("rb") as file:
+                    file.seek(segment.size)
+                    lost.append(file.read())
+            if lost:
+                self._disk.replace(torn_name(segment.path, self._disk), b"".join(lost))
+
+    # -- telling
+
+    def _read(self, size: int) -> None:
+        before = self._progress.read_bytes // WRITE_BYTES
+        self._progress.read_bytes += size
+        if self._progress.read_bytes // WRITE_BYTES > before:
+            self._tell(self._progress)
+
+    def _wrote(self, size: int) -> None:
+        self._progress.written_bytes += size
+        self._tell(self._progress)
+
+    def _warn_of_all(self, examples: Sequence[str]) -> None:
+        for message in (*examples, *notes(self._named, self._manifest)):
+            self._warn(message)
+        for input in self._inputs:
+            if input.holder is not None:
+                self._warn(
+                    f"{input.path} is being written by {input.holder}: merged up to its last whole line. Merge again when "
+                    f"it is done"
+                )
+        _tell_some(self._warn, self._scan.bad)
+
+
+def _tell_some(warn: Warn, bad: Sequence[Bad]) -> None:
+    for line in bad[:TOLD]:
+        warn(f"{line.path}:{line.line.number} cannot be read and is left out: {line.problem}")
+    if len(bad) > TOLD:
+        warn(f"{len(bad) - TOLD:,} more such lines are left out")
+
+
+def _distinct(paths: Iterable[Path]) -> list[Path]:
+    """Each directory once, however it is spelt."""
+    return list({path.resolve(): path for path in paths}.values())
+
+
+def _ignored(_: object) -> None:
+    pass

@@ -1,0 +1,259 @@
+"""Reading the inputs: every line is looked at once, and remembered by what it is of and where it stands."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from windrow.compact import Index
+from windrow.merging.conflicts import Conflict, decode_conflict
+from windrow.merging.inputs import Files, Input, Line, Segment, lines_of
+from windrow.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, Spot, Versions, hashed
+from windrow.records import AttemptId
+from windrow.store.directory import Manifest, generations_of
+from windrow.store.heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
+from windrow.store.judgements import decode_said
+from windrow.store.taskfile import decode_known
+
+NONE = 2**64 - 1
+MOST = 2**32 - 1
+
+_ROLLOUT_ORDER = struct.Struct(">Q8sII")
+_GRADING_ORDER = struct.Struct(">H?H19x")
+_TASK_ORDER = struct.Struct(">Q16s")
+
+
+class Bad(msgspec.Struct, frozen=True):
+    """A line that cannot be read."""
+
+    path: Path
+    line: Line
+    problem: str
+
+
+class _GradingHead(msgspec.Struct, gc=False):
+    unit: str
+    members: tuple[AttemptId, ...]
+    scorer: str
+    fingerprint: str
+    generation: int
+    error: msgspec.Raw = msgspec.Raw(b"null")
+    graded_at: float = 0.0
+
+
+class _Unit(msgspec.Struct):
+    """The lines of one attempt, one after the other: one, or one a seat."""
+
+    heads: list[MemberHead]
+    texts: list[bytes]
+    offset: int
+    size: int
+
+
+_decode_grading = msgspec.json.Decoder(_GradingHead).decode
+
+
+class Scan:
+    """What all inputs hold."""
+
+    def __init__(self, files: Files, joined: Manifest, read: Callable[[int], None]) -> None:
+        """`joined` is the manifest of the merged run; `read` is told of every so many bytes that are read."""
+        self.files = files
+        self.rollouts, self.scores, self.judgements, self.tasks = (Versions() for _ in range(4))
+        self.bad: list[Bad] = []
+        self.agents: set[str] = set()
+        self.seats = False
+        self._read = read
+        self._runs = 0
+        self._attempts = Index("I")  # by run and attempt: the number of the version that stands in the run
+        self._bases = array("Q")  # of each verdict, one after the other: the versions that it is of
+        self._starts = array("Q")  # by verdict: where its own begin
+        self._strangers: dict[int, list[AttemptId]] = {}  # by verdict: what it is of, and is not in its run
+        self._scorers = {
+            (known.hash, known.generation): {
+                entry["name"]: place for place, entry in enumerate(known.of.get("scorers") or ())
+            }
+            for known in generations_of(joined)
+        }
+
+    def take(self, input: Input) -> None:
+        run = self._runs
+        self._runs += 1
+        for segment in input.rollouts:
+            file = self.files.add(segment.path)
+            for unit in self._units(segment):
+                spot = Spot(file, unit.offset, unit.size)
+                number = self._rollout(run, unit.heads, unit.texts, spot, 0)
+                for head in unit.heads if _is_whole(unit.heads) else ():
+                    if self._attempts.get((run, head.id, head.attempt)) is None:
+                        self._attempts.set((run, head.id, head.attempt), number)
+        for log in ("tasks", "judgements", "scores"):
+            for segment in getattr(input, log):
+                file = self.files.add(segment.path)
+                for line in self._lines(segment):
+                    self._tried(segment, line, self._adder(log), run, Spot(file, line.offset, line.size), 0)
+        for segment in input.conflicts:
+            file = self.files.add(segment.path)
+            for line in self._lines(segment):
+                self._tried(segment, line, self._conflict, run, Spot(file, line.offset, line.size), 0)
+
+    def is_grounded(self, number: int, stands: array[int]) -> bool:
+        """Whether all attempts that a verdict is of stand, as it saw them."""
+        if any(version != NONE and stands[version] == NONE for version in self._basis(number)):
+            return False
+        strangers = self._strangers.get(number, ())
+        return not any(
+            self._attempts.get((run, *stranger)) is not None
+            for stranger in strangers
+            for run in range(self._runs)
+        )
+
+    def first_member(self, number: int) -> int:
+        """The version of the first attempt that a verdict is of."""
+        return next(iter(self._basis(number)), NONE)
+
+    def _basis(self, number: int) -> array[int]:
+        end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self._bases)
+        return self._bases[self._starts[number] : end]
+
+    # -- lines
+
+    def _lines(self, segment: Segment) -> Iterator[Line]:
+        for line in lines_of(segment):
+            self._read(line.size)
+            yield line
+
+    def _tried(
+        self,
+        segment: Segment,
+        line: Line,
+        add: Callable[[int, bytes, Spot, int], None],
+        run: int,
+        spot: Spot,
+        flags: int,
+    ) -> None:
+        try:
+            check(line.text)
+            add(run, line.text, spot, flags)
+        except NOT_A_LINE as problem:
+            self.bad.append(Bad(segment.path, line, str(problem)))
+
+    def _units(self, segment: Segment) -> Iterator[_Unit]:
+        """The attempts, the seats of each together; what lacks seats is a unit of its own."""
+        open_unit: _Unit | None = None
+        for line in self._lines(segment):
+            try:
+                check(line.text)
+                head = decode_member(line.text)
+            except NOT_A_LINE as problem:
+                self.bad.append(Bad(segment.path, line, str(problem)))
+                head = None
+            if open_unit is not None and head is not None and follows(head, open_unit.heads[-1]):
+                open_unit.heads.append(head)
+                open_unit.texts.append(line.text)
+                open_unit.size = line.offset + line.size - open_unit.offset
+            else:
+                if open_unit is not None:
+                    yield open_unit
+                open_unit = None if head is None else _Unit([head], [line.text], line.offset, line.size)
+            if open_unit is not None and is_last_seat(open_unit.heads[-1]):
+                yield open_unit
+                open_unit = None
+        if open_unit is not None:
+            yield open_unit
+
+    # -- what a line is of
+
+    def _adder(self, log: str) -> Callable[[int, bytes, Spot, int], None]:
+        return {"tasks": self._task, "judgements": self._judgement, "scores": self._grading}[log]
+
+    def _conflict(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+        found: Conflict = decode_conflict(text)
+        texts = [bytes(line) for line in found.lines]
+        if not texts:
+            raise msgspec.ValidationError("it has no lines")
+        if found.log == "rollouts":
+            self._rollout(run, [decode_member(line) for line in texts], texts, spot, ASIDE)
+        elif found.log in ("tasks", "judgements", "scores"):
+            self._adder(found.log)(run, texts[0], spot, ASIDE | found.flags)
+        else:
+            raise msgspec.ValidationError(f"it is of a log that is not known: {found.log}")
+
+    def _rollout(self, run: int, heads: list[MemberHead], texts: list[bytes], spot: Spot, flags: int) -> int:
+        first = heads[0]
+        self.agents |= {head.agent for head in heads}
+        self.seats = self.seats or first.seat is not None
+        named: tuple[str | int, ...]
+        if first.seat is None:
+            named = (first.id, first.attempt)
+        else:  # also for what is left of an episode: it must not be taken for a part of another
+            named = (first.group, first.sample, first.attempt)
+        ended = all(head.status in ("completed", "truncated") for head in heads)
+        done = all(head.done for head in heads)
+        return self.rollouts.add(
+            key=hashed(*(str(part).encode() for part in named)),
+            rank=bytes((not ended, not done)) if _is_whole(heads) else NOT_WHOLE,
+            digest=hashed(*texts),
+            order=_ROLLOUT_ORDER.pack(
+                first.task.index, first.group.encode()[:8], min(first.sample, MOST), min(first.attempt, MOST)
+            ),
+            flags=flags,
+            run=run,
+            spot=spot,
+        )
+
+    def _grading(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+        head = _decode_grading(text)
+        known = self._scorers.get((head.fingerprint, head.generation), {})
+        together = any(id != head.unit for id, _ in head.members)
+        latest_first = bytes(255 - byte for byte in struct.pack(">d", max(0.0, head.graded_at)))
+        number = self.scores.add(
+            key=hashed(msgspec.json.encode((head.members, head.scorer, head.fingerprint, head.generation))),
+            rank=bytes([bytes(head.error) != b"null"]) + latest_first,
+            digest=hashed(text),
+            order=_GRADING_ORDER.pack(
+                max(0, min(head.generation, 0xFFFF)), together, known.get(head.scorer, 0xFFFF)
+            ),
+            flags=flags,
+            run=run,
+            spot=spot,
+        )
+        self._starts.append(len(self._bases))
+        if flags & UNGROUNDED:
+            return
+        for member in head.members:
+            version = self._attempts.get((run, *member))
+            self._bases.append(NONE if version is None else version)
+            if version is None:
+                self._strangers.setdefault(number, []).append(member)
+
+    def _judgement(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+        key = hashed(decode_said(text).key.encode())
+        self.judgements.add(
+            key=key, rank=b"", digest=hashed(text), order=key + bytes(8), flags=flags, run=run, spot=spot
+        )
+
+    def _task(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+        found = decode_known(text)
+        if not bytes(found.data).startswith(b"{"):
+            raise msgspec.ValidationError("its row is no object")
+        index = max(0, min(found.index, NONE))
+        key = hashed(found.source.encode(), found.digest.encode(), str(found.occurrence).encode())
+        self.tasks.add(
+            key=key,
+            rank=b"\0" + index.to_bytes(8, "big"),
+            digest=hashed(text),
+            order=_TASK_ORDER.pack(index, key),
+            flags=flags,
+            run=run,
+            spot=spot,
+        )
+
+
+def _is_whole(heads: list[MemberHead]) -> bool:
+    """Whether all seats of an episode are there."""
+    return not heads[0].seat and is_last_seat(heads[-1])

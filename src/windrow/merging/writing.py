@@ -1,0 +1,175 @@
+"""Which lines stand, and the logs that they make: each line once, in an order that depends on nothing else."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from windrow.merging.conflicts import CONFLICTS, LOGS, encode_conflict
+from windrow.merging.scan import NONE, Scan
+from windrow.merging.versions import (
+    UNGROUNDED,
+    Choice,
+    Output,
+    Standing,
+    Version,
+    Versions,
+    contested,
+    succeeding,
+)
+from windrow.store.disk import Disk
+from windrow.store.heads import decode_head
+
+WRITE_BYTES = 1 << 20
+TOLD = 5
+ROLLOUTS = "rollouts.jsonl"
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many attempts, tasks and verdicts stand, and by log what is set aside."""
+
+    attempts: int
+    tasks: int
+    gradings: int
+    conflicts: dict[str, int]
+
+
+class Writer:
+    """Writes the logs of one merge; `wrote` is told of every so many bytes."""
+
+    def __init__(self, scan: Scan, disk: Disk, wrote: Callable[[int], None]) -> None:
+        self._scan = scan
+        self._disk = disk
+        self._wrote = wrote
+        self._aside = Output(52)
+        self._conflicts: Counter[str] = Counter()
+        self._examples: list[tuple[Version, Version]] = []
+        has_verdicts = bool(scan.scores.count)
+        # By version of an attempt: the one that stands and is the same; and where that one is in the log.
+        self._stands = array("Q", [NONE]) * (scan.rollouts.count if has_verdicts else 0)
+        self._positions = array("Q", self._stands)
+
+    def write(self, folder: Path) -> Counts:
+        """Each log, durable. Verdicts come after the attempts, since only those on what stands are kept."""
+        attempts = self._write_rollouts(folder)
+        tasks = self._write_chosen(folder, "tasks", self._scan.tasks, contested, 10)
+        self._write_chosen(folder, "judgements", self._scan.judgements, succeeding, 52)
+        gradings = self._write_scores(folder)
+        self._write_log(folder / CONFLICTS, self._conflict_lines())
+        return Counts(
+            attempts, tasks, gradings, {log: self._conflicts[log] for log in LOGS if self._conflicts[log]}
+        )
+
+    def examples(self) -> Iterator[str]:
+        """Some attempts of which there were several versions."""
+        for winner, loser in self._examples:
+            head = decode_head(self._scan.files.lines(winner.spot)[0])
+            kept, other = (self._scan.files.path(version.spot.file) for version in (winner, loser))
+            yield (
+                f"task {head.task.index}, sample {head.sample}, attempt {head.attempt} ({head.id}): {kept} has what is kept, "
+                f"{other} something else"
+            )
+
+    # -- what stands
+
+    def _write_rollouts(self, folder: Path) -> int:
+        found = Output(10)
+        for versions in self._scan.rollouts.of_each():
+            standing = contested(versions)
+            winner = standing.winner
+            if self._stands and winner is not None:
+                for version in versions:
+                    if version.digest == winner.digest:
+                        self._stands[version.number] = winner.number
+            self._add(found, "rollouts", standing)
+
+        def lines() -> Iterator[bytes]:
+            for position, (_, number, spot) in enumerate(found.in_order()):
+                if self._positions:
+                    self._positions[number] = position
+                yield from self._scan.files.lines(spot)
+
+        self._write_log(folder / ROLLOUTS, lines())
+        return found.count
+
+    def _write_chosen(self, folder: Path, log: str, versions: Versions, choose: Choice, piece: int) -> int:
+        found = Output(piece)
+        for each in versions.of_each():
+            self._add(found, log, choose(each))
+        self._write_log(folder / f"{log}.jsonl", self._lines(found))
+        return found.count
+
+    def _write_scores(self, folder: Path) -> int:
+        """Verdicts on what stands, in the order of what they are of, and of the scorers of their generation."""
+        found = Output(12)
+        for versions in self._scan.scores.of_each():
+            grounded = [
+                version
+                for version in versions
+                if not version.flags & UNGROUNDED and self._scan.is_grounded(version.number, self._stands)
+            ]
+            if grounded:
+                self._add(found, "scores", succeeding(grounded), self._verdict_order)
+            known = {version.digest for version in grounded}
+            for version in versions:
+                if version.digest not in known:
+                    known.add(version.digest)
+                    self._put_aside("scores", version, UNGROUNDED)
+        self._write_log(folder / "scores.jsonl", self._lines(found))
+        return found.count
+
+    def _verdict_order(self, version: Version) -> bytes:
+        first = self._scan.first_member(version.number)
+        position = self._positions[self._stands[first]] if first != NONE else NONE
+        generation_and_unit, scorer = version.order[:3], version.order[3:5]
+        return (generation_and_unit + min(position, 2**40 - 1).to_bytes(5, "big") + scorer).ljust(24, b"\0")
+
+    def _add(
+        self, output: Output, log: str, standing: Standing, order: Callable[[Version], bytes] | None = None
+    ) -> None:
+        winner = standing.winner
+        for version in standing.written:
+            placed = version.order if order is None else order(version)
+            output.add(placed, version, winner=version is winner)
+        for version, flags in standing.aside:
+            self._put_aside(log, version, flags)
+            if log == "rollouts" and winner is not None and len(self._examples) < TOLD:
+                self._examples.append((winner, version))
+
+    def _put_aside(self, log: str, version: Version, flags: int) -> None:
+        order = bytes([LOGS.index(log)]) + version.key + bytes(6) + bytes([flags])
+        self._aside.add(order, version, winner=False)
+        self._conflicts[log] += 1
+
+    # -- files
+
+    def _lines(self, output: Output) -> Iterator[bytes]:
+        for _, _, spot in output.in_order():
+            yield from self._scan.files.lines(spot)
+
+    def _conflict_lines(self) -> Iterator[bytes]:
+        for order, _, spot in self._aside.in_order():
+            yield encode_conflict(LOGS[order[0]], order[-1], self._scan.files.lines(spot))
+
+    def _write_log(self, path: Path, lines: Iterator[bytes]) -> None:
+        """No file where there are no lines, but for the rollouts."""
+        first = next(lines, None)
+        if first is not None:
+            self._disk.replace(path, self._pieces(chain((first,), lines)))
+        elif path.name == ROLLOUTS:
+            self._disk.replace(path, b"")
+
+    def _pieces(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        piece = bytearray()
+        for line in lines:
+            piece += line + b"\n"
+            if len(piece) >= WRITE_BYTES:
+                yield bytes(piece)
+                self._wrote(len(piece))
+                piece.clear()
+        yield bytes(piece)
