@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.config import as_tree
+from windrow.drawing import with_draw
 from windrow.errors import UsageError
 from windrow.prepare import Prepared
 from windrow.ranking import without_rank
@@ -65,6 +66,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
         behaviour=prepared.behaviour,
         grading=prepared.grading,
         code=prepared.code,
+        draws=with_draw((), prepared.draw),
     )
     if before is None:
         return with_generation(fresh, fresh.grading)
@@ -88,6 +90,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
         config=fresh.config,
         code=fresh.code,
         versions=fresh.versions,
+        draws=with_draw(before.draws, prepared.draw),
     )
 
 

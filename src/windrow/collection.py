@@ -14,6 +14,7 @@ import msgspec
 from windrow.agreement import agree, changed_code, redo_under_way, refuse_sharing, with_rank
 from windrow.cluster.workers import Workers, shares_of
 from windrow.delivery import Committed, Delivery, Listeners
+from windrow.drawing import changed_blocks
 from windrow.engine.brakes import Brakes
 from windrow.engine.commits import Finished
 from windrow.engine.control import Control
@@ -468,6 +469,7 @@ def open_collection(
     try:
         with directory.agreeing():
             before = directory.manifest
+            as_told, prepared = prepared, prepared.continuing(before)
             agree(prepared, directory, regrade=regrade, redo=redo)
             file = directory.open_tasks()
             file.adopt(prepared.tasks)
@@ -476,6 +478,8 @@ def open_collection(
         )
         if rank is not None:
             collection.save()
+        for message in changed_blocks(prepared.draw, as_told.draw):
+            collection.warn(message)
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")
         collection.warn_of_lines(

@@ -23,6 +23,7 @@ from windrow.scoring import (
     DEFAULT_SCORERS_ENV,
 )
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
+from windrow.tasks.draw import TraitTable
 from windrow.tasks.foreign import ForeignRows, env_of, own_env, usual_env
 from windrow.tasks.kept import open_anew, open_kept
 from windrow.tasks.loaders import FORMS
@@ -161,7 +162,16 @@ def as_played(loaded: LoadedConfig, parts: Parts, opened: Opened) -> LoadedConfi
     return LoadedConfig(msgspec.structs.replace(loaded.run, env=env), origins)
 
 
-def scan_rows(loaded: LoadedConfig, opened: Opened, survey: Survey) -> Source:
+def scan_rows(
+    loaded: LoadedConfig, opened: Opened, survey: Survey, table: TraitTable | None = None
+) -> Source:
+    """One pass over the rows; `table` takes what a draw goes by."""
+
+    def watch(row: Mapping[str, Json], where: str) -> None:
+        survey.watch(row, where)
+        if table is not None:
+            table.watch(row)
+
     config, rows = loaded.run.tasks, opened.rows
     maps = parse_map(expand(config.map, where="tasks.map"), loaded.origins)
     return scan(
@@ -169,7 +179,7 @@ def scan_rows(loaded: LoadedConfig, opened: Opened, survey: Survey) -> Source:
         name=opened.name,
         split=opened.split,
         check=survey.check,
-        watch=survey.watch,
+        watch=watch,
         skip_invalid=config.skip_invalid,
         source_of=rows.source_of if isinstance(rows, JoinedRows) else None,
     )

@@ -22,6 +22,7 @@ from windrow.config import (
     services_at,
 )
 from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, scorer_models
+from windrow.drawing import Chooser, Chosen
 from windrow.engine.pace import MOST
 from windrow.engine.world import AnyScorer, World
 from windrow.envs import BaseEnv, Match, find_env
@@ -46,7 +47,8 @@ from windrow.scoring import (
 )
 from windrow.secrets import Redactor
 from windrow.services import Service, addresses, plan_services
-from windrow.store.directory import Fingerprint
+from windrow.store.directory import Fingerprint, Manifest
+from windrow.tasks.draw import Draw
 from windrow.tasks.ranks import Rank
 from windrow.tasks.scan import Selection, Source, list_problems
 from windrow.tools import Tool
@@ -58,7 +60,8 @@ DEFAULT_CONCURRENCY = 64
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     loaded: LoadedConfig
     source: Source
-    tasks: Selection
+    chooser: Chooser
+    chosen: Chosen
     world: World
     judging: Judging
     behaviour: Fingerprint
@@ -76,6 +79,20 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def run(self) -> RunConfig:
         """What this call keeps to; of what ranks share, its part. `loaded.run` has the whole."""
         return divided(self.loaded.run, self.rank)
+
+    @property
+    def tasks(self) -> Selection:
+        return self.chosen.tasks
+
+    @property
+    def draw(self) -> Draw | None:
+        return self.chosen.draw
+
+    def continuing(self, before: Manifest | None) -> Prepared:
+        """With the tasks that this pass of the run was begun with, if they were chosen by what may have changed since."""
+        if self.chosen.draw is None or before is None:
+            return self
+        return msgspec.structs.replace(self, chosen=self.chooser.choose(self.source, before))
 
     @property
     def recipe(self) -> Recipe:
@@ -123,7 +140,8 @@ def _prepare(
         choose_scorer=run.scorers is None and not parts.scorers,
         env_named=names_env(loaded, parts),
     )
-    source = scan_rows(loaded, opened, survey)
+    chooser = Chooser(loaded)
+    source = scan_rows(loaded, opened, survey, chooser.table if chooser.wanted else None)
     loaded, of_rows = as_numbered(loaded, opened.rows, made)
     _check_policy(loaded, made.policy, source)
     _check_capture(run, made)
@@ -145,19 +163,21 @@ def _prepare(
     concurrency = _concurrency(run, made.policy, rank)
     _check_limited(run, made, survey)
     _check_workers(run, parts, concurrency)
-    tasks = source.select(limit=run.tasks.limit, shuffle=run.tasks.shuffle)
-    of_ranks = (note(rank, loaded, len(rank.positions(len(tasks))), len(tasks)),) if rank else ()
+    chosen = chooser.choose(source)
+    count = len(chosen.tasks)
+    of_ranks = (note(rank, loaded, len(rank.positions(count)), count),) if rank else ()
     return Prepared(
         loaded=loaded,
         source=source,
-        tasks=tasks,
+        chooser=chooser,
+        chosen=chosen,
         world=make_world(made, loaded, redactor, behaviour=behaviour.hash, judging=judging),
         judging=judging,
         behaviour=behaviour,
         grading=grading,
         code=_code(made.env, made.agent, scorers, made.functions),
         redactor=redactor,
-        notes=(*of_ranks, *of_rows, *notes),
+        notes=(*chosen.notes, *of_ranks, *of_rows, *notes),
         concurrency=concurrency,
         services=services,
         matches=any(issubclass(env, Match) for env in survey.envs),

@@ -16,6 +16,8 @@ import msgspec
 from windrow.agents import find_agent
 from windrow.config import (
     AgentConfig,
+    BlocklistConfig,
+    DrawConfig,
     EnvConfig,
     LoadedConfig,
     RunConfig,
@@ -217,6 +219,8 @@ def _prepared(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollout]) ->
     run = msgspec.structs.replace(
         run,
         tasks=TasksConfig(source=rollout.task.source, split=rollout.task.split),
+        draw=DrawConfig(),
+        blocklist=BlocklistConfig(),
         policy=msgspec.structs.replace(run.policy, tool_calls="native"),
         env=env,
         agent=agent,

@@ -38,7 +38,7 @@ SHAPES: list[tuple[Any, list[str]]] = [
 def test_every_shape_of_reference_is_its_facts_and_the_row_stays_as_it_is(reference: Any, facts: Any) -> None:
     given = row(evaluator_reference=reference)
     [task] = tasks_of([given], env="prompt")
-    assert task["facts"] == facts
+    assert (task["facts"], task["instruction"]) == (facts, given["task_name"])
     assert {key: task[key] for key in given} == given
 
 

@@ -79,6 +79,29 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
     group.add_argument("--shuffle", type=int, metavar="SEED", help="order the tasks by a seeded shuffle")
     group.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")
+    group.add_argument(
+        "--draw",
+        choices=("uniform", "ratio"),
+        help="only some, by chance; ratio: by `draw.ratio` of --config",
+    )
+    group.add_argument("--draw-n", type=int, metavar="N", help="how many are drawn")
+    group.add_argument(
+        "--draw-seed",
+        type=int,
+        metavar="SEED",
+        help="of the draw (made from the source's name, and recorded)",
+    )
+    group.add_argument(
+        "--blocklist",
+        metavar="FILE",
+        help="leave tasks on these domains out of split train: WebGym's JSON lines",
+    )
+    group.add_argument(
+        "--blocklist-hours", type=float, metavar="H", help="how long a domain stays blocked (12)"
+    )
+    group.add_argument(
+        "--blocklist-at", metavar="TIME", help="the time to go by, such as 2026-01-31T12:00Z (now)"
+    )
     group.add_argument("--map", action="append", metavar="FIELD=SOURCE[|FILTER]", help=MAP_HELP)
     group.add_argument("--prompt", metavar="FILE", help="a prompt template: YAML with system, user, messages")
     group = parser.add_argument_group("policy")

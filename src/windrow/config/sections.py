@@ -28,6 +28,30 @@ class TasksConfig(_Section, frozen=True):
     map: dict[str, str] = {}
 
 
+class RangeConfig(_Section, frozen=True):
+    """A range of difficulties, both ends included, and how much of a draw is of it."""
+
+    range: tuple[float, float]
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class DrawConfig(_Section, frozen=True):
+    """Some of the tasks, by chance: `n` of all alike, or by the weights of ranges of difficulty."""
+
+    how: Literal["uniform", "ratio"] | None = None
+    n: Positive | None = None
+    seed: NotNegative | None = None  # None: made from the names of the source and the split
+    ratio: dict[str, RangeConfig] = {}
+
+
+class BlocklistConfig(_Section, frozen=True):
+    """Domains whose tasks are left out of training, for some hours after they were blocked; `at` is the time to go by."""
+
+    path: str | None = None
+    hours: Annotated[float, msgspec.Meta(gt=0)] = 12.0
+    at: str | None = None  # None: now
+
+
 class DatasetConfig(_Section, frozen=True):
     """A task file of a split. `num_repeats`: rollouts a task, where `samples` says none."""
 
@@ -184,6 +208,8 @@ class RunConfig(_Section, frozen=True):
     tasks: TasksConfig = TasksConfig()
     datasets: list[DatasetConfig] = []  # in place of one path: those of `tasks.split` are the tasks
     reuse_prepared: bool = False
+    draw: DrawConfig = DrawConfig()
+    blocklist: BlocklistConfig = BlocklistConfig()
     policy: PolicyConfig = PolicyConfig()
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()

@@ -26,6 +26,7 @@ from windrow.store.log import Log, Whole
 from windrow.store.ranks import Ranks, Redo
 from windrow.store.swap import DRAFT, READY, finish
 from windrow.store.taskfile import TaskFile
+from windrow.tasks.draw import Draw
 
 MANIFEST = "run.json"
 TASKS = "tasks.jsonl"
@@ -75,6 +76,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     rescore: Rescore | None = None  # one under way
     code: dict[str, str] = {}
     redo: Redo | None = None
+    draws: list[Draw] = []  # how the tasks of each pass were chosen, where some were left out
     versions: dict[str, str] = {}
     counts: dict[str, int] = {}
     agents: dict[str, int] = {}
@@ -302,6 +304,7 @@ def new_manifest(
     behaviour: Fingerprint,
     grading: Fingerprint | None,
     code: dict[str, str],
+    draws: Sequence[Draw] = (),
 ) -> Manifest:
     return Manifest(
         windrow=version,
@@ -312,6 +315,7 @@ def new_manifest(
         behaviour=behaviour,
         grading=grading,
         code=code,
+        draws=list(draws),
         versions=versions(source),
     )
 

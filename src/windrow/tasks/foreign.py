@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -29,6 +30,14 @@ class Marks(msgspec.Struct, frozen=True):
     seeded: bool = False  # whether the number of the rollout was its seed, too
 
 
+class Traits(msgspec.Struct, frozen=True):
+    """What a draw goes by: rows of one `unique` ask the same; `site` is the host that a task is on."""
+
+    unique: tuple[Json, ...] | str
+    difficulty: float | None = None
+    site: str | None = None
+
+
 class RowForm(Protocol):
     """What knows the rows of one system."""
 
@@ -43,6 +52,7 @@ class RowForm(Protocol):
     def limits_of(self, row: Mapping[str, Json], split: str | None) -> dict[str, int]: ...
     def owns_env(self, row: Mapping[str, Json]) -> bool: ...
     def key_of(self, row: Mapping[str, Json]) -> str | None: ...
+    def traits_of(self, row: Mapping[str, Json]) -> Traits | None: ...
 
 
 def form_of(row: Mapping[str, Json]) -> RowForm | None:
@@ -66,6 +76,28 @@ def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
     """The limits that a row of another system has there, by the names that they have in `limits`."""
     form = form_of(row)
     return form.limits_of(row, split) if form is not None else {}
+
+
+def traits_of(row: Mapping[str, Json]) -> Traits:
+    """What a row says of these, in the form of another system or by the names of its fields."""
+    form = form_of(row)
+    found = form.traits_of(row) if form is not None else None
+    if found is not None:
+        return found
+    value = row.get("difficulty")
+    difficulty = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return Traits(digest(row), difficulty, host_of(row.get("start_url") or row.get("url")))
+
+
+def host_of(address: Json) -> str | None:
+    """The host of an address, in small letters and without a leading www; None: it has none."""
+    if not isinstance(address, str):
+        return None
+    try:
+        host = urlsplit(address if "://" in address else f"//{address}").hostname
+    except ValueError:
+        return None
+    return host.removeprefix("www.") if host else None
 
 
 def env_of(rows: Rows | ForeignRows) -> str | None:

@@ -79,10 +79,12 @@ class Source:
             index=self._indexes[position],
         )
 
-    def select(self, *, limit: int | None = None, shuffle: int | None = None) -> Selection:
-        """The tasks that are to be run, in their order. A shuffle orders by content, so that rows added to a file
-        later do not move the others."""
-        positions: Sequence[int] = range(len(self))
+    def select(
+        self, *, of: Sequence[int] | None = None, limit: int | None = None, shuffle: int | None = None
+    ) -> Selection:
+        """The tasks that are to be run, of those at these positions, in their order. A shuffle orders by content, so that
+        rows added to a file later do not move the others."""
+        positions: Sequence[int] = range(len(self)) if of is None else of
         if shuffle is not None:
             seed = str(shuffle).encode()
 

@@ -20,7 +20,7 @@ from windrow.bridges.hud.tasks import read_task
 from windrow.config import nearest
 from windrow.naming import BRIDGES
 from windrow.records import Json
-from windrow.tasks.foreign import Marks
+from windrow.tasks.foreign import Marks, Traits
 
 Generation = Literal["v4", "v5", "v6"]
 NAME = "hud"
@@ -93,6 +93,10 @@ def owns_env(row: Mapping[str, Json]) -> bool:
 
 def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
     return {}
+
+
+def traits_of(row: Mapping[str, Json]) -> Traits | None:
+    return None  # what any row has
 
 
 def key_of(row: Mapping[str, Json]) -> str | None:

@@ -17,7 +17,7 @@ import msgspec
 from windrow.bridges.nemo_gym.items import read_items
 from windrow.config import Sampling
 from windrow.records import Json, Message
-from windrow.tasks.foreign import Marks
+from windrow.tasks.foreign import Marks, Traits
 
 PARAMS = "responses_create_params"
 AGENT = "agent_ref"
@@ -165,6 +165,10 @@ def env_of(row: Mapping[str, Json]) -> str | None:
 
 def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
     return {}
+
+
+def traits_of(row: Mapping[str, Json]) -> Traits | None:
+    return None  # what any row has
 
 
 def seed_of(params: Mapping[str, Json]) -> int | None:

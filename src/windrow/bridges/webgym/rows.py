@@ -3,8 +3,8 @@
     {"task_name": …, "website": …, "difficulty": 3, "evaluator_reference": …, "definite_answer"?: …, "task_id"?: …,
      "benchmark_name"?: …, "domain"?: …, "subdomain"?: …}
 
-The row stays as it is. Beside it stand `start_url`, the website as an address, and `facts`, whatever shape the reference has:
-a text, a list of texts, a list of {description}, or groups of facts, of which each fact counts.
+The row stays as it is. Beside it stand what the environment `web` reads: `instruction`, `start_url` (the website as an address), and
+`facts`, whatever shape the reference has: a text, a list of texts, a list of {description}, or groups of facts, of which each counts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from windrow.records import Json
-from windrow.tasks.foreign import Marks
+from windrow.tasks.foreign import Marks, Traits, host_of
 
 NAME, WEBSITE, DIFFICULTY, REFERENCE = "task_name", "website", "difficulty", "evaluator_reference"
-START_URL, FACTS = "start_url", "facts"  # what is put beside the row
+INSTRUCTION, START_URL, FACTS = "instruction", "start_url", "facts"  # what is put beside the row
 ENV = "web"
 TRAIN = "train"
 EASY, MEDIUM = 3, 6  # the highest difficulty of each; what is above is hard
@@ -34,10 +34,14 @@ def split_row(row: Mapping[str, Json]) -> tuple[dict[str, Json], Marks]:
     if not isinstance(row[NAME], str) or not row[NAME].strip():
         raise ValueError(f"{NAME!r} must be the instruction, found {row[NAME]!r:.80}")
     difficulty_of(row)
-    found: dict[str, Json] = {START_URL: start_url(row[WEBSITE]), FACTS: list(facts_of(row))}
-    other = next((key for key, value in found.items() if row.get(key, value) != value), None)
-    if other is not None:
-        raise ValueError(f"{other!r} is in the row and says something else than {_origin(other)!r}")
+    found: dict[str, Json] = {
+        INSTRUCTION: row[NAME],
+        START_URL: start_url(row[WEBSITE]),
+        FACTS: list(facts_of(row)),
+    }
+    for (key, value), origin in zip(found.items(), (NAME, WEBSITE, REFERENCE), strict=True):
+        if row.get(key, value) != value:
+            raise ValueError(f"{key!r} is in the row and says something else than {origin!r}")
     return {**row, **found}, Marks()
 
 
@@ -123,6 +127,13 @@ def key_of(row: Mapping[str, Json]) -> str | None:
     return str(row["id"]) if row.get("id") is not None else None
 
 
+def traits_of(row: Mapping[str, Json]) -> Traits | None:
+    """Rows of one website that ask the same, at the same difficulty, are one task to WebGym."""
+    difficulty = difficulty_of(row)
+    unique = (row.get("subdomain"), row[WEBSITE], difficulty, row[NAME])
+    return Traits(unique, difficulty, host_of(row[WEBSITE]))
+
+
 def env_of(row: Mapping[str, Json]) -> str | None:
     return ENV
 
@@ -133,7 +144,7 @@ def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:
 
 
 def has_input(row: Mapping[str, Json]) -> bool:
-    return True
+    return False  # a template may have other words for it
 
 
 def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
@@ -147,7 +158,3 @@ def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
 
 def unheeded(row: Mapping[str, Json]) -> list[str]:
     return []
-
-
-def _origin(added: str) -> str:
-    return WEBSITE if added == START_URL else REFERENCE

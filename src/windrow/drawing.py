@@ -1,0 +1,199 @@
+"""Which tasks of a source a run is of: those that are not blocked, of them those that are drawn, shuffled, up to the limit.
+
+How they were chosen is a `Draw`, which run.json keeps for each pass. A call that continues the pass goes by it: what was blocked
+then stays left out, also when its time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+import msgspec
+
+from windrow.bridges.webgym.blocklist import read_blocklist, time_of
+from windrow.bridges.webgym.rows import TRAIN
+from windrow.config import BlocklistConfig, DrawConfig, LoadedConfig, expand
+from windrow.errors import UsageError
+from windrow.tasks.draw import (
+    Category,
+    Draw,
+    TraitTable,
+    draw_by_ratio,
+    draw_uniform,
+    made_seed,
+    ranking,
+)
+from windrow.tasks.scan import Selection, Source
+
+EXAMPLE = (
+    "draw: {how: ratio, n: 100, ratio: {easy: {range: [1, 3], weight: 2}, hard: {range: [7, 99], weight: 1}}}"
+)
+
+
+class _Draws(Protocol):
+    @property
+    def draws(self) -> list[Draw]: ...
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The tasks of a run, and how they were chosen; None: as they stand in the source."""
+
+    tasks: Selection
+    draw: Draw | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Chooser:
+    """Chooses the tasks of a run, once or again by what was recorded of the choice."""
+
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self._loaded = loaded
+        self._run = loaded.run
+        self.wanted = _checked(loaded)
+        self.table = TraitTable()  # to be filled as the rows are read, if a choice is `wanted`
+
+    def choose(self, source: Source, before: _Draws | None = None) -> Chosen:
+        """`before` is the run that this call continues."""
+        tasks = self._run.tasks
+        if not self.wanted:
+            return Chosen(source.select(limit=tasks.limit, shuffle=tasks.shuffle))
+        draw, notes = self._blocked(source, before)
+        positions: Sequence[int] = range(len(source))
+        if draw.blocked:
+            positions = self.table.not_on(draw.blocked.__contains__)
+            draw = msgspec.structs.replace(draw, left_out=len(source) - len(positions))
+            notes.append(_left_out(draw))
+        if not positions:
+            raise UsageError(f"every task of {source.name} is on a domain of --blocklist")
+        draw = msgspec.structs.replace(draw, tasks=len(positions), of=len(positions))
+        if self._run.draw.how is not None:
+            positions, draw = self._drawn(source, positions, draw)
+            notes += _drawn_notes(draw)
+        chosen = source.select(of=positions, limit=tasks.limit, shuffle=tasks.shuffle)
+        return Chosen(chosen, draw, tuple(notes))
+
+    def _blocked(self, source: Source, before: _Draws | None) -> tuple[Draw, list[str]]:
+        """What is left out: as it was for this pass, else what the file says now."""
+        config, pass_ = self._run.blocklist, self._run.pass_
+        if config.path is None:
+            return Draw(pass_=pass_), []
+        if source.split is None:
+            raise UsageError(
+                "--blocklist is for training: give --split train (tasks of a test are never left out)"
+            )
+        if source.split != TRAIN:
+            return Draw(pass_=pass_), [
+                f"--blocklist leaves nothing out of split {source.split!r}, only of 'train'"
+            ]
+        known = next((draw for draw in before.draws if draw.pass_ == pass_), None) if before else None
+        if known is not None and known.at is not None:
+            return Draw(pass_=pass_, blocked=known.blocked, at=known.at), []
+        at = _at(config)
+        path = expand(config.path, where="blocklist.path")
+        blocked = read_blocklist(path, hours=config.hours, at=at)
+        return Draw(pass_=pass_, blocked=blocked, at=at.timestamp()), []
+
+    def _drawn(self, source: Source, positions: Sequence[int], draw: Draw) -> tuple[list[int], Draw]:
+        config, table = self._run.draw, self.table
+        assert config.n is not None
+        seed = made_seed(source.name, source.split) if config.seed is None else config.seed
+        rank = ranking(source.identity, seed, self._run.pass_)
+        once = [position for position in positions if not table.is_repeated(position)]
+        found: dict[str, Category] = {}
+        if config.how == "uniform":
+            drawn = draw_uniform(once, config.n, rank)
+        else:
+            ratio = {name: Category(part.range, part.weight) for name, part in config.ratio.items()}
+            drawn, found = draw_by_ratio(once, config.n, ratio, rank, table.difficulty)
+        if not drawn:
+            raise UsageError(f"no task of {source.name} has a difficulty in a range of `draw.ratio`")
+        how = {"how": config.how, "n": config.n, "seed": seed, "ratio": found}
+        return drawn, msgspec.structs.replace(draw, **how, tasks=len(drawn))
+
+
+def with_draw(draws: Sequence[Draw], draw: Draw | None) -> list[Draw]:
+    """The draws of a run with that of one pass, in place of what was recorded of it."""
+    if draw is None:
+        return list(draws)
+    others = [known for known in draws if known.pass_ != draw.pass_]
+    return sorted([*others, draw], key=lambda known: known.pass_)
+
+
+def changed_blocks(draw: Draw | None, as_told: Draw | None) -> Iterator[str]:
+    """A warning where a pass goes on with other blocked domains than the file has now."""
+    if draw is not None and as_told is not None and draw.blocked != as_told.blocked:
+        yield (
+            f"the blocklist has changed; pass {draw.pass_} goes on without the {len(draw.blocked):,} domains that it was "
+            f"begun without ({draw.left_out:,} tasks)"
+        )
+
+
+def _checked(loaded: LoadedConfig) -> bool:
+    """Whether something is to be chosen; refuses what does not say how."""
+    draw, blocklist = loaded.run.draw, loaded.run.blocklist
+    if draw.how is None:
+        _refuse_alone(loaded, draw, "draw.", "there is no draw without --draw uniform or --draw ratio")
+    if blocklist.path is None:
+        _refuse_alone(loaded, blocklist, "blocklist.", "there is no --blocklist FILE")
+    _at(blocklist)
+    if draw.how is not None and draw.n is None:
+        raise UsageError(f"--draw {draw.how}: how many are to be drawn? Give --draw-n N")
+    if draw.how == "ratio":
+        _check_ratio(draw)
+    return draw.how is not None or blocklist.path is not None
+
+
+def _refuse_alone(loaded: LoadedConfig, section: DrawConfig | BlocklistConfig, prefix: str, why: str) -> None:
+    usual = type(section)()
+    for name in section.__struct_fields__:
+        if getattr(section, name) != getattr(usual, name):
+            raise UsageError(
+                f"{loaded.origins.get(prefix + name, prefix + name)}: {why}, so it would be ignored"
+            )
+
+
+def _check_ratio(draw: DrawConfig) -> None:
+    if not draw.ratio:
+        raise UsageError(
+            f"--draw ratio needs the ranges and their weights in the configuration, such as\n{EXAMPLE}"
+        )
+    if not sum(part.weight for part in draw.ratio.values()):
+        raise UsageError("draw.ratio: at least one weight must be over 0")
+    last: tuple[str, tuple[float, float]] | None = None
+    for name, part in sorted(draw.ratio.items(), key=lambda item: item[1].range):
+        low, high = part.range
+        if low > high:
+            raise UsageError(
+                f"draw.ratio.{name}.range: [{low:g}, {high:g}] goes from its lowest number to its highest"
+            )
+        if last is not None and low <= last[1][1]:
+            raise UsageError(
+                f"draw.ratio: {last[0]!r} and {name!r} overlap at {low:g}; a task is drawn for one of them"
+            )
+        last = name, part.range
+
+
+def _at(config: BlocklistConfig) -> datetime:
+    if config.at is None:
+        return datetime.now(UTC)
+    try:
+        return time_of(config.at)
+    except ValueError as problem:
+        raise UsageError(f"--blocklist-at: {problem}") from None
+
+
+def _left_out(draw: Draw) -> str:
+    count = "1 domain is" if len(draw.blocked) == 1 else f"{len(draw.blocked):,} domains are"
+    return f"{count} blocked: {draw.left_out:,} tasks are left out"
+
+
+def _drawn_notes(draw: Draw) -> list[str]:
+    notes = [f"drew {draw.tasks:,} of {draw.of:,} tasks ({draw.how}, seed {draw.seed}, pass {draw.pass_})"]
+    if draw.ratio:
+        parts = (f"{name} {part.drawn:,} of {part.asked:,}" for name, part in draw.ratio.items())
+        notes.append(f"drawn by range: {', '.join(parts)}")
+    elif draw.n is not None and draw.tasks < draw.n:
+        notes.append(f"{draw.n:,} were asked for; there are no more")
+    return notes

@@ -1,0 +1,126 @@
+"""Drawing tasks: some of many, by chance, the same ones for the same seed.
+
+Chance is a hash of the seed, the pass and what a task is. So a draw depends on no order, a larger one holds the smaller one, and
+every rank and every machine finds the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from windrow.compact import Index
+from windrow.records import Json
+from windrow.tasks.foreign import traits_of
+from windrow.tasks.ranks import shares
+
+MADE_SEED_BITS = 31
+
+
+class Category(msgspec.Struct, frozen=True):
+    """What a draw by ratio takes of one range of difficulties, both ends included."""
+
+    range: tuple[float, float]
+    weight: float
+    asked: int = 0
+    drawn: int = 0
+
+
+class Draw(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tasks of one pass were chosen, as run.json keeps it: `tasks` of `of`.
+
+    `blocked` are the domains that were left out, each with when it was blocked, as of the time `at`; `left_out` is how many tasks
+    that were.
+    """
+
+    pass_: int = msgspec.field(name="pass")
+    how: str | None = None
+    n: int | None = None
+    seed: int | None = None
+    ratio: dict[str, Category] = {}
+    tasks: int = 0
+    of: int = 0
+    blocked: dict[str, str] = {}
+    left_out: int = 0
+    at: float | None = None
+
+
+class TraitTable:
+    """Of every task of a source what a draw goes by, taken as the rows are read."""
+
+    def __init__(self) -> None:
+        self._difficulties = array("d")
+        self._sites = array("I")
+        self._hosts: dict[str | None, int] = {}
+        self._seen = Index()
+        self._repeated: set[int] = set()
+
+    def watch(self, row: Mapping[str, Json]) -> None:
+        traits = traits_of(row)
+        position = len(self._sites)
+        self._difficulties.append(math.nan if traits.difficulty is None else traits.difficulty)
+        self._sites.append(self._hosts.setdefault(traits.site, len(self._hosts)))
+        if self._seen.get(traits.unique) is None:
+            self._seen.set(traits.unique, position)
+        else:
+            self._repeated.add(position)
+
+    def __len__(self) -> int:
+        return len(self._sites)
+
+    def difficulty(self, position: int) -> float:
+        """nan: it has none."""
+        return self._difficulties[position]
+
+    def is_repeated(self, position: int) -> bool:
+        """Whether an earlier row asks the same."""
+        return position in self._repeated
+
+    def not_on(self, is_blocked: Callable[[str], bool]) -> list[int]:
+        """The tasks that are on no such site; the sites are asked for once each."""
+        blocked = {number for host, number in self._hosts.items() if host is not None and is_blocked(host)}
+        return [position for position, site in enumerate(self._sites) if site not in blocked]
+
+
+def draw_uniform(candidates: Iterable[int], n: int, rank: Callable[[int], bytes]) -> list[int]:
+    """`n` of the candidates, or all there are, in the order of chance."""
+    return sorted(candidates, key=rank)[:n]
+
+
+def draw_by_ratio(
+    candidates: Sequence[int],
+    n: int,
+    ratio: Mapping[str, Category],
+    rank: Callable[[int], bytes],
+    difficulty: Callable[[int], float],
+) -> tuple[list[int], dict[str, Category]]:
+    """Of each category its part of `n`, or all it has; and what was asked of each and drawn."""
+    parts = shares(n, [category.weight for category in ratio.values()])
+    drawn: list[int] = []
+    found: dict[str, Category] = {}
+    for (name, category), asked in zip(ratio.items(), parts, strict=True):
+        low, high = category.range
+        own = draw_uniform((c for c in candidates if low <= difficulty(c) <= high), asked, rank)
+        found[name] = msgspec.structs.replace(category, asked=asked, drawn=len(own))
+        drawn += own
+    return sorted(drawn, key=rank), found
+
+
+def ranking(identity: Callable[[int], tuple[str, int]], seed: int, pass_: int) -> Callable[[int], bytes]:
+    """Chance: an order of the tasks that is the seed's and the pass's own."""
+
+    def rank(position: int) -> bytes:
+        name, occurrence = identity(position)
+        return hashlib.sha256(f"draw:{seed}:{pass_}:{name}:{occurrence}".encode()).digest()
+
+    return rank
+
+
+def made_seed(source: str, split: str | None) -> int:
+    """A seed where none is given: the same for every rank and every call."""
+    found = hashlib.sha256(f"draw:{source}:{split}".encode()).digest()
+    return int.from_bytes(found[:4], "big") >> (32 - MADE_SEED_BITS)
