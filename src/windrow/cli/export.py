@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         required=True,
         metavar="FORMAT",
-        help="sft, trl, parquet, nemo-gym, or a class of your own as module:name",
+        help="sft, trl, parquet, nemo-gym, tinker, or a class of your own as module:name",
     )
     parser.add_argument("-o", "--out", required=True, metavar="PATH", help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings = parser.add_argument_group("settings of a format")
     settings.add_argument("--form", choices=("hf", "openai"), help="of sft: whose chat rows (hf)")
     settings.add_argument(
-        "--advantages", choices=("none", "grpo", "centered"), help="of trl: over each group (none)"
+        "--advantages",
+        choices=("none", "grpo", "centered"),
+        help="of trl (none) and tinker (centered): over each group",
     )
     settings.add_argument(
         "--set",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+ALL_THE_SAME = "rollouts with advantage 0, because the rewards of their group are all the same"
 EPSILON = 1e-4  # TRL's, so that a group of nearly equal rewards is not blown up
 
 

@@ -25,6 +25,7 @@ BUILT_IN = {
     "sft": "windrow.exports.sft:Sft",
     "trl": "windrow.exports.trl:Trl",
     "parquet": "windrow.exports.parquet:Parquet",
+    "tinker": "windrow.exports.tinker:Tinker",
     "nemo-gym": "windrow.exports.nemo_gym:NemoGym",
 }
 

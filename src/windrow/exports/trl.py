@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windrow.errors import UsageError
-from windrow.exports.advantages import ADVANTAGES
+from windrow.exports.advantages import ADVANTAGES, ALL_THE_SAME
 from windrow.exports.base import Example, Exporter, Unfit
 from windrow.exports.exact import verified_sequences
 from windrow.exports.selection import NOT_GRADED
@@ -17,8 +17,6 @@ from windrow.records import Json, Rollout
 from windrow.tokens.linking import Merging
 from windrow.tokens.sequences import TrainingSequence
 from windrow.tokens.teacher import teacher_logprobs
-
-ALL_THE_SAME = "rollouts with advantage 0, because the rewards of their group are all the same"
 
 
 class Trl(Exporter):

@@ -1,0 +1,108 @@
+"""What happened in one step, as a `RolloutTrace`: prompt, policy_response, reward_data, env_state, extra.
+
+All of it is read off the record, so every path has it: parse errors, limits and crashes too. Numbers stay numbers, and what is empty is
+left out. What scorers quote as evidence may be any text: it stands in `extra`, and `reward_data` has numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
+
+from windrow.records import Json, Message, Rollout, Turn
+
+
+def trace_of(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]:
+    """Of one turn; the `last` one has the verdicts. Raises IndexError for a turn that names messages which are not there."""
+    said = _said(rollout, turn)
+    found = {
+        "prompt": _conversation(_read(rollout, turn)),
+        "policy_response": _conversation(said[:1]) if said else None,
+        "reward_data": _reward_data(rollout, turn, last=last),
+        "env_state": _env_state(rollout, turn, last=last),
+        "extra": _extra(rollout, turn, said[1:], last=last),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def message_row(message: Message) -> dict[str, Json]:
+    """A message as their conversations have it: reasoning is a part of the content, arguments of a call are the policy's own text."""
+    row: dict[str, Json] = {"role": message.role, "content": _content(message)}
+    if message.tool_calls:
+        row["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    named = {"tool_call_id": message.tool_call_id, "name": message.name}
+    return row | _filled(named)
+
+
+def has_images(rollout: Rollout) -> bool:
+    return any("blob" in part for m in rollout.messages if isinstance(m.content, list) for part in m.content)
+
+
+def _content(message: Message) -> str | list[dict[str, Json]]:
+    if isinstance(message.content, str | None) and not message.reasoning:
+        return message.content or ""
+    parts: list[dict[str, Json]] = []
+    if message.reasoning:
+        parts.append({"type": "thinking", "thinking": message.reasoning})
+    if isinstance(message.content, str):
+        parts.append({"type": "text", "text": message.content})
+    else:
+        parts += [{"type": "image", **part} if "blob" in part else part for part in message.content or ()]
+    return parts
+
+
+def _read(rollout: Rollout, turn: Turn) -> list[Message]:
+    """What the policy read."""
+    if not all(0 <= start <= stop <= len(rollout.messages) for start, stop in turn.reads):
+        raise IndexError("a turn reads messages that are not there")
+    return [message for start, stop in turn.reads for message in rollout.messages[start:stop]]
+
+
+def _said(rollout: Rollout, turn: Turn) -> list[Message]:
+    """The policy's reply, and what it brought about: everything up to the next one. Empty where the call gave none."""
+    if turn.writes is None:
+        return []
+    if not 0 <= turn.writes < len(rollout.messages):
+        raise IndexError("a turn writes a message that is not there")
+    after = rollout.messages[turn.writes + 1 :]
+    return [rollout.messages[turn.writes], *takewhile(lambda message: message.origin != "policy", after)]
+
+
+def _conversation(messages: Iterable[Message]) -> dict[str, Json]:
+    return {"type": "conversation", "messages": [message_row(message) for message in messages]}
+
+
+def _reward_data(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]:
+    found: dict[str, Json] = {"step_reward": turn.reward, "step_scores": turn.scores}
+    if last:
+        found["total_reward"] = rollout.reward
+        found["scores"] = {name: score.value for name, score in rollout.scores.items()}
+        found["weights"] = {name: score.weight for name, score in rollout.scores.items()}
+    return _filled(found)
+
+
+def _env_state(rollout: Rollout, turn: Turn, *, last: bool) -> Json:
+    state = rollout.state if last and turn.state is None else turn.state
+    return state if isinstance(state, dict | None) else {"state": state}
+
+
+def _extra(rollout: Rollout, turn: Turn, brought: Iterable[Message], *, last: bool) -> dict[str, Json]:
+    found: dict[str, Json] = {
+        "next_messages": [message_row(message) for message in brought],
+        "info": turn.info,
+        "tool_calls": [
+            _filled({"id": c.id, "name": c.name, "failed": c.failed, "seconds": c.seconds, "error": c.error})
+            for c in turn.tool_calls
+        ],
+        "parse_error": turn.parse_error,
+    }
+    if last:
+        found["evidence"] = _filled({name: score.evidence for name, score in rollout.scores.items()})
+    return _filled(found)
+
+
+def _filled(fields: Mapping[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in fields.items() if value is not None and value != {} and value != []}
