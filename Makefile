@@ -8,8 +8,10 @@ PYTHON ?=
 .DEFAULT_GOAL := help
 .PHONY: help demo setup browser check lint test test-interop docs mutants fuzz bench bench-quick format clean
 
-# Packages that are heavy, or that need other versions than the rest: an environment each, for the tests of that name.
-INTEROP := wandb mlflow tensorboard
+# Packages that are heavy, or that need other versions than the rest: an environment each, for the tests of that name. It has the
+# extra of that name, or the one that EXTRA_NAME says, and what tests/interop/NAME.txt pins, which wins over constraints.txt.
+INTEROP := wandb mlflow tensorboard tinker
+EXTRA_tinker := tokens
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,7 +59,7 @@ test: lint browser ## linters, then every test, the slow ones too
 	$(BIN)/windrow models pull
 	$(BIN)/python -m pytest -q -n 2 tests
 
-test-interop: $(INTEROP:%=test-interop-%) ## with the real trackers, each in an environment of its own (.interop/)
+test-interop: $(INTEROP:%=test-interop-%) ## with the real packages, each in an environment of its own (.interop/)
 
 test-interop-%: .interop/%/.stamp
 	timeout 300 .interop/$*/bin/python -m pytest -q tests/interop/test_$*.py
@@ -66,8 +68,9 @@ test-interop-%: .interop/%/.stamp
 .interop/%/.stamp: pyproject.toml constraints.txt tests/interop/%.txt .ci/venv
 	@mkdir -p .interop
 	.ci/venv .interop/$* $(PYTHON)
-	timeout 600 .interop/$*/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	    -c tests/interop/$*.txt -e '.[$*]' pytest pytest-asyncio pytest-timeout pytest-randomly hypothesis
+	awk -F== '{name = tolower($$1); gsub(/[-_.]+/, "-", name)} !seen[name]++' tests/interop/$*.txt constraints.txt > .interop/$*/pins.txt
+	timeout 1500 .interop/$*/bin/python -m pip install --quiet --disable-pip-version-check -c .interop/$*/pins.txt \
+	    -r tests/interop/$*.txt -e '.[$(or $(EXTRA_$*),$*)]' pytest pytest-asyncio pytest-timeout pytest-randomly hypothesis
 	@touch $@
 
 docs: $(STAMP) ## write docs/cli.md from the commands, the matrix of other systems, and docs/demo.svg from a real run

@@ -113,7 +113,7 @@ async def test_a_tool_episode_is_a_line_with_a_step_for_each_reply(tmp_path: Pat
     asked = {"role": "user", "content": "go"}
     call = {"type": "function", "id": "c", "function": {"name": "look", "arguments": "{}"}}
     called = {"role": "assistant", "content": "", "tool_calls": [call]}
-    result = {"role": "tool", "content": "a wall", "tool_call_id": "c", "name": "look"}
+    result = {"role": "tool", "content": "a wall", "tool_call_id": "c"}
     ran = first["trace"]["extra"].pop("tool_calls")
     assert [(tool["id"], tool["name"], tool["failed"]) for tool in ran] == [("c", "look", False)]
     assert first == {
