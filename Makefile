@@ -57,6 +57,7 @@ check: lint ## linters, types, layers and the fast tests: under a minute
 
 test: lint browser ## linters, then every test, the slow ones too
 	$(BIN)/windrow models pull
+	$(BIN)/python -m compileall -q src tests  # the tests start the command hundreds of times
 	$(BIN)/python -m pytest -q -n 2 tests
 
 test-interop: $(INTEROP:%=test-interop-%) ## with the real packages, each in an environment of its own (.interop/)

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.serving import ModelServer
 
-# Time limits are pytest-timeout's business. CI draws the same cases each time, so that a red build can be repeated.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.register_profile(
-    "thorough", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
-)
+# Time limits are pytest-timeout's business: a machine that is slow is no failure. CI draws the same cases each time, so
+# that a red build can be repeated.
+UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", **UNTIMED)
+settings.register_profile("ci", derandomize=True, **UNTIMED)
+settings.register_profile("thorough", max_examples=2000, **UNTIMED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from windrow.services.ports import free_port
+
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 60.0
 
@@ -17,28 +19,22 @@ PATIENCE_S = 60.0
 @contextmanager
 def served(module: str, *arguments: str) -> Iterator[str]:
     """The address of `python -m MODULE ARGUMENTS PORT`, once it takes connections there."""
-    process, port = _started(module, arguments)
+    held = free_port()  # while the server comes up, no other is given it
+    command = [sys.executable, "-m", module, *arguments, str(held.number)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
-        yield f"http://127.0.0.1:{port}/mcp"
+        deadline = time.monotonic() + PATIENCE_S
+        while not _listens(held.number):
+            assert process.poll() is None, f"{module} ended"
+            assert time.monotonic() < deadline, f"{module} does not serve"
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{held.number}/mcp"
     finally:
         process.kill()
         process.wait()
+        held.release()
 
 
-def _started(module: str, arguments: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], int]:
-    for _ in range(5):  # another process may take the port before this one does
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + PATIENCE_S
-        while process.poll() is None and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return process, port
-            time.sleep(0.05)
-        process.kill()
-        process.wait()
-    raise RuntimeError(f"{module} does not serve")
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

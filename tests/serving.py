@@ -76,6 +76,9 @@ class ModelServer:
         self.in_flight = 0
         self.peak_in_flight = 0
         self.port = port
+        self.gone = (
+            threading.Event()
+        )  # every connection is closed; what is never to be answered waits for this
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -135,6 +138,7 @@ class ModelServer:
             await self._stopping.wait()
         finally:
             await runner.cleanup()
+            self.gone.set()
 
     @web.middleware
     async def _door(self, request: web.Request, handler: Any) -> web.StreamResponse:

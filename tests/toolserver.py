@@ -10,44 +10,45 @@ import json
 import os
 import sys
 import time
-
-from mcp.server import MCPServer
-
-server = MCPServer("test")
+from typing import Any
 
 
-@server.tool()
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
 
 
-@server.tool()
 def pid() -> str:
     """The process that serves."""
     return str(os.getpid())
 
 
-@server.tool()
 def fail() -> str:
     raise ValueError("no such record")
 
 
-@server.tool()
 def die() -> str:
     print("out of memory", file=sys.stderr, flush=True)
     os._exit(1)
 
 
-@server.tool()
 async def hang() -> str:
     await asyncio.Event().wait()
     return ""
 
 
-@server.tool()
 def flood(chars: int) -> str:
     return "x" * chars
+
+
+def good() -> Any:
+    """A server of the SDK's. Those that are wrong from the start do without: it takes its time to import."""
+    from mcp.server import MCPServer
+
+    server = MCPServer("test")
+    for tool in (add, pid, fail, die, hang, flood):
+        server.tool()(tool)
+    return server
 
 
 def liar(schema: dict[str, object]) -> None:
@@ -89,9 +90,9 @@ def main(how: str, port: str | None = None) -> None:
     elif how == "liar":
         liar({"type": "object"})
     elif port is not None:
-        server.run("streamable-http", port=int(port))
+        good().run("streamable-http", port=int(port))
     else:
-        server.run()
+        good().run()
 
 
 if __name__ == "__main__":

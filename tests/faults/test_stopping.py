@@ -89,9 +89,21 @@ def test_a_second_sigterm_cancels_what_runs(home: Project, gate: Gate) -> None:
     finished(home, gate)
 
 
+AT_ONCE = """
+from windrow.cli import signals
+
+signals.SAME_SIGNAL_S = 600  # however slow the test is, it sends the second one at once
+
+async def agent(session):
+    await session.complete()
+"""
+
+
 def test_a_sigterm_that_comes_twice_at_once_is_one(home: Project, gate: Gate) -> None:
     """So does `timeout` send it: to the process, and to its group."""
-    running = begun(home, gate)
+    home.module("at_once", AT_ONCE)
+    flags = ("--agent", "at_once:agent")
+    running = begun(home, gate, *flags)
     running.signal(signal.SIGTERM)
     running.until_said("stopping: 3 running rollouts are finished first")
     running.signal(signal.SIGTERM)
@@ -99,7 +111,7 @@ def test_a_sigterm_that_comes_twice_at_once_is_one(home: Project, gate: Gate) ->
     ended = running.wait()
     assert ended.code == 143
     assert [line["status"] for line in home.lines()] == ["completed"] * 3
-    finished(home, gate)
+    finished(home, gate, *flags)
 
 
 def test_ctrl_c_twice_ends_a_run_whose_agent_ignores_it(home: Project, gate: Gate) -> None:
@@ -203,16 +215,18 @@ def test_a_process_that_was_stopped_goes_on_where_it_was(home: Project, gate: Ga
 def test_calls_whose_time_ran_out_while_the_process_was_stopped_are_made_again(
     home: Project, gate: Gate
 ) -> None:
-    """The time of a call is the time of the day: the three that were under way fail, and are attempted anew."""
-    running = begun(home, gate, "--call-timeout", "2")
+    """The time of a call is the time of the day: those that were under way fail, and are attempted anew."""
+    running = home.start_collect("--concurrency", "3", "--call-timeout", "2", "--retries", "99")
+    running.until(lambda: gate.waiting >= 3, "three requests were waiting")
     stopped_for_a_while(running, 2.5)
     running.until(lambda: gate.waiting >= 6, "they were asked again")
     gate.opened.set()
     ended = running.wait()
     assert ended.code == 0
-    assert "3 × infra/call_timeout" in ended.err
     failed = [line for line in home.lines() if line["status"] == "failed"]
-    assert [(line["error"]["kind"], line["attempt"]) for line in failed] == [("call_timeout", 1)] * 3
+    assert f"{len(failed)} × infra/call_timeout" in ended.err
+    assert {line["error"]["kind"] for line in failed} == {"call_timeout"}
+    assert len([line for line in failed if line["attempt"] == 1]) >= 3
     assert [rollout.reward for rollout in home.rollouts()] == [1.0] * 6
 
 

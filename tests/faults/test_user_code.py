@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import windrow
+from tests.clocks import LIMIT_S, for_ever, time_passes
 from tests.collecting import answering, collected
 from tests.faults.conftest import ROWS
 from tests.worlds import world
@@ -25,12 +26,9 @@ async def block(env: Any) -> None:
     time.sleep(BLOCK_S)  # noqa: ASYNC251 - the fault
 
 
-async def forever(env: Any) -> None:
-    await asyncio.Event().wait()
-
-
 async def stubborn(env: Any) -> None:
-    """Goes on whatever is done to it."""
+    """Goes on past every limit, whatever is done to it."""
+    time_passes()
     while True:
         try:
             await asyncio.Event().wait()
@@ -153,11 +151,11 @@ async def test_an_agent_or_a_tool_that_blocks_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_env_that_never_returns_from_reset_is_ended_by_the_episodes_time(tmp_path: Path) -> None:
-    rollouts, _ = await run(tmp_path / "run", env=world([], reset=forever), episode_timeout=0.1)
+    rollouts, _ = await run(tmp_path / "run", env=world([], reset=for_ever), episode_timeout=LIMIT_S)
     assert {(r.status, r.error and (r.error.owner, r.error.kind)) for r in rollouts} == {
         ("failed", ("env", "timeout"))
     }
-    assert {r.error.message for r in rollouts if r.error} == {"reset() did not finish within 0.1 s"}
+    assert {r.error.message for r in rollouts if r.error} == {"reset() did not finish within 100 s"}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ async def test_an_env_that_swallows_its_cancellation_is_left_behind(
 ) -> None:
     monkeypatch.setattr(guard, "CANCEL_GRACE_S", 0.05)
     env = world([], **{method: stubborn})
-    rollouts, _ = await run(tmp_path / "run", env=env, episode_timeout=0.1)
+    rollouts, _ = await run(tmp_path / "run", env=env, episode_timeout=LIMIT_S, concurrency=1, limit=2)
     assert {(r.status, r.stop) for r in rollouts} == {(status, stop)}
 
 
@@ -182,23 +180,26 @@ async def test_an_agent_that_swallows_its_cancellation_is_left_behind(
         await session.complete()
         await stubborn(None)
 
-    rollouts, _ = await run(tmp_path / "run", agent=agent, episode_timeout=0.1)
+    rollouts, _ = await run(tmp_path / "run", agent=agent, episode_timeout=LIMIT_S, concurrency=1, limit=2)
     assert {(r.status, r.stop) for r in rollouts} == {("truncated", "timeout")}
     assert {r.reply for r in rollouts} == {"42"}
 
 
-async def test_an_agent_that_cleans_up_when_it_is_cancelled_may_do_so(tmp_path: Path) -> None:
+async def test_an_agent_that_cleans_up_when_it_is_cancelled_may_do_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "CANCEL_GRACE_S", LIMIT_S)
     cleaned: list[int] = []
 
     async def agent(session: Any) -> None:
         try:
             await session.complete()
-            await asyncio.Event().wait()
+            await for_ever()
         finally:
             await asyncio.sleep(0.01)
             cleaned.append(1)
 
-    rollouts, _ = await run(tmp_path / "run", agent=agent, episode_timeout=0.1)
+    rollouts, _ = await run(tmp_path / "run", agent=agent, episode_timeout=LIMIT_S, concurrency=1)
     assert {(r.status, r.stop) for r in rollouts} == {("truncated", "timeout")}
     assert len(cleaned) == len(ROWS)
 
@@ -212,13 +213,13 @@ async def test_a_scorer_that_swallows_its_cancellation_is_a_failed_grading(
         await stubborn(None)
         return 1.0
 
-    rollouts, _ = await run(tmp_path / "run", scorers=[judge], score_timeout=0.1)
+    rollouts, _ = await run(tmp_path / "run", scorers=[judge], score_timeout=LIMIT_S, concurrency=1, limit=2)
     assert {(r.status, r.grade, r.error and r.error.kind) for r in rollouts} == {
         ("completed", "failed", "timeout")
     }
 
 
-@pytest.mark.parametrize("deed", [forever, stubborn])
+@pytest.mark.parametrize("deed", [for_ever, stubborn])
 async def test_an_env_that_never_returns_from_close_is_left_behind(tmp_path: Path, deed: Any) -> None:
     rollouts, _ = await run(
         tmp_path / "run", env=world([], close=deed), sets=["limits.close_timeout_s=0.1"], concurrency=6

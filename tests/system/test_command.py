@@ -278,7 +278,7 @@ def test_tasks_come_from_standard_input(home: Project) -> None:
 
 
 def test_a_second_writer_is_refused_and_told_who_holds_the_lock(home: Project) -> None:
-    home.server.latency_s = 60.0
+    home.server.latency_s = 600.0
     first = home.start_collect()
     first.until(lambda: home.server.in_flight == 3, "the first was running")
     for flags in ((), ("--overwrite",)):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Outcome, Project, prompt_of
+from tests.commands import PATIENCE_S, Outcome, Project, prompt_of
 from tests.terminal import Terminal
 from windrow.cli.progress import MILESTONES
 
@@ -58,7 +58,7 @@ def home(project: Callable[..., Project], gate: threading.Event) -> Project:
     def reply(body: dict[str, Any], n: int) -> Any:
         number = int(prompt_of(body).split()[-1])
         if number >= HELD_FROM:
-            gate.wait(60)
+            gate.wait(PATIENCE_S)
         if number % 10 == 7:
             return 503, {}, {"error": {"message": "busy"}}
         return "42" if number % 2 == 0 else "41"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Project, prompt_of
+from tests.commands import PATIENCE_S, Project, prompt_of
 from tests.serving import ModelServer
 
 pytestmark = pytest.mark.slow
@@ -121,10 +121,14 @@ def test_a_refused_request_is_final_for_its_sample_alone_until_redo(
 def test_an_endpoint_that_dies_in_mid_run_loses_nothing_and_another_takes_over(
     project: Callable[..., Project], stub: Callable[..., ModelServer]
 ) -> None:
-    home = home_with(project, "42", latency_s=0.05)
+    def reply(body: dict[str, Any], n: int) -> str:
+        assert n < 12 or home.server.gone.wait(PATIENCE_S)
+        return "42"
+
+    home = home_with(project, reply)
     flags = ("-k", "8", "--concurrency", "4", "--call-retries", "1", "--max-outage", "0.5")
     running = home.start_collect(*flags)
-    running.until(lambda: home.server.completions >= 12, "twelve requests were sent")
+    running.until(lambda: home.server.completions == 16, "twelve were answered, and four waited")
     home.server.stop()
     ended = running.wait()
     assert ended.code == 1
@@ -132,7 +136,7 @@ def test_an_endpoint_that_dies_in_mid_run_loses_nothing_and_another_takes_over(
     assert "Run the same command again when the server is up" in ended.err
     done = {r.id for r in home.rollouts() if r.status == "completed"}
     lost = [r for r in home.rollouts() if r.status != "completed"]
-    assert 8 <= len(done) < 48
+    assert len(done) == 12
     assert 0 < len(lost) < 48 - len(done)  # the rest is not even tried
     assert {(r.status, r.reward, r.error and r.error.owner) for r in lost} == {("failed", None, "infra")}
 

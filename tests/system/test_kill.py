@@ -18,6 +18,7 @@ import pytest
 
 from tests.commands import Project, Running, prompt_of
 from tests.reading import lines_are_unique, records
+from tests.valve import Valve
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,8 @@ def reply(body: dict[str, Any], n: int) -> Any:
 def test_a_run_that_is_killed_again_and_again_ends_like_one_that_never_was(
     seed: int, project: Callable[..., Project]
 ) -> None:
-    home = project(reply, latency_s=0.02)
+    valve = Valve()
+    home = project(valve.before(reply), latency_s=0.02)
     home.module("judging", JUDGE)
     home.tasks({"prompt": f"what is {n}", "answer": str(n)} for n in range(TASKS))
     assert collector(home, "uninterrupted").wait().code == 1  # the refused task alone is not done
@@ -65,9 +67,11 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_never_was(
     committed: set[int] = set()
     for moment in moments:
         running = collector(home, "killed")
-        running.until(lambda: moment.has_come(home, running), str(moment))  # noqa: B023
-        running.signal(signal.SIGKILL)
-        assert running.wait().code == -signal.SIGKILL
+        moment.first_request = home.server.completions
+        with valve.shut_once(lambda: moment.has_come(home, running)):  # noqa: B023
+            running.until(lambda: moment.has_come(home, running), str(moment))  # noqa: B023
+            running.signal(signal.SIGKILL)
+            assert running.wait().code == -signal.SIGKILL
         kept = {name: still_begins_with(home.path / "killed" / name, kept[name]) for name in LOGS}
         committed = {json.loads(line)["seed"] for line in kept["rollouts.jsonl"].splitlines()}
         moment.asked = Counter(seeds_asked(home, before))
@@ -91,7 +95,7 @@ class Moment:
     def __init__(self, lines: int, requests: int) -> None:
         self.lines = lines
         self.requests = requests
-        self.first_request: int | None = None
+        self.first_request = 0
         self.asked: Counter[int] = Counter()
         self.committed: set[int] = set()
 
@@ -99,8 +103,6 @@ class Moment:
         return f"{self.lines} lines and {self.requests} requests"
 
     def has_come(self, home: Project, running: Running) -> bool:
-        if self.first_request is None:
-            self.first_request = home.server.completions
         if not self.requests:
             return holder(home.path / "killed" / "lock") == running.pid
         log = home.path / "killed" / "rollouts.jsonl"

@@ -183,7 +183,7 @@ async def test_a_result_that_is_not_what_the_server_declared_is_a_failed_call(tm
 @pytest.mark.parametrize(
     ("how", "kind", "said"),
     [
-        ("silent", "mcp_timeout", "did not give its tools within 3 s"),
+        ("silent", "mcp_timeout", "did not give its tools within 0.5 s"),
         ("babbling", "mcp_start", "does not start"),
         ("broken", "mcp_start", "the licence has expired"),
         ("no_schema", "mcp_schema", "lists the tool 't' with a schema that is none"),
@@ -193,7 +193,7 @@ async def test_a_result_that_is_not_what_the_server_declared_is_a_failed_call(tm
 async def test_a_server_that_is_wrong_from_the_start_says_what_is_wrong(
     how: str, kind: str, said: str
 ) -> None:
-    patience = 3.0 if how == "silent" else 60.0
+    patience = 0.5 if how == "silent" else 60.0
     with pytest.raises(ToolError) as refused:
         async with tools(how, start_timeout_s=patience).episode():
             raise AssertionError
@@ -214,7 +214,7 @@ async def test_a_server_that_fails_later_costs_the_episode_that_meets_it(tmp_pat
         "import os, sys; n = os.path.getsize(sys.argv[1])\n"
         "open(sys.argv[1], 'a').write('x')\n"
         "sys.exit('no memory') if n == 1 else None\n"
-        "from tests.toolserver import server; server.run()\n"
+        "from tests.toolserver import good; good().run()\n"
     )
     marks.write_text("")
     entry = {"mcp": {"command": [sys.executable, "-c", script, str(marks)], "cwd": ROOT}}

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 TASKS, SAMPLES = 12, 2  # for each of the two agents
 PLANNED = 2 * TASKS * SAMPLES
-STEP = 8  # answers between two kills
+STEP = 10  # answers between two kills, some of which go to requests of the one that was killed
 KILLS = 4
 
 

@@ -6,7 +6,6 @@ The judge is a real server, and counts what it is asked.
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from tests.commands import Project, Running
 from tests.serving import ModelServer
+from tests.valve import Valve
 from windrow.rescoring import generations
 
 pytestmark = pytest.mark.slow
@@ -53,8 +53,13 @@ def verdict(body: dict[str, Any], n: int) -> str:
 
 
 @pytest.fixture
-def judge() -> Iterator[ModelServer]:
-    with ModelServer(verdict, latency_s=0.01) as server:
+def valve() -> Valve:
+    return Valve()
+
+
+@pytest.fixture
+def judge(valve: Valve) -> Iterator[ModelServer]:
+    with ModelServer(valve.before(verdict), latency_s=0.01) as server:
         yield server
 
 
@@ -70,17 +75,15 @@ def asked(judge: ModelServer) -> Counter[str]:
     return Counter(body["messages"][0]["content"] for body in judge.bodies)
 
 
-def killed_until_done(start: Callable[[], Running], judge: ModelServer) -> int:
-    """Kill the command after every few answers of the judge, then let it finish; how often it was killed in time."""
-    killed = 0
+def killed_again_and_again(start: Callable[[], Running], judge: ModelServer, valve: Valve) -> None:
+    """Kill the command after every few questions to the judge, of which the last are not answered."""
     for _ in range(KILLS):
-        before = judge.completions
-        running = start()
-        while judge.completions <= before + 6 and running.process.poll() is None:
-            time.sleep(0.002)
-        running.signal(signal.SIGKILL)
-        killed += running.process.wait() == -signal.SIGKILL
-    return killed
+        enough = judge.completions + 7
+        with valve.shut_once(lambda: judge.completions >= enough):  # noqa: B023
+            running = start()
+            running.until(lambda: judge.completions >= enough, f"{enough} questions")  # noqa: B023
+            running.signal(signal.SIGKILL)
+            assert running.wait().code == -signal.SIGKILL
 
 
 def judged_as_they_should_be(home: Project) -> None:
@@ -108,10 +111,10 @@ def flags(judge: ModelServer) -> tuple[str, ...]:
 
 
 def test_a_collection_that_is_killed_while_it_is_judged_asks_the_judge_for_nothing_twice(
-    home: Project, judge: ModelServer
+    home: Project, judge: ModelServer, valve: Valve
 ) -> None:
     collect = ("-k", str(SAMPLES), "--seeds", "id", *flags(judge))
-    assert killed_until_done(lambda: home.start_collect(*collect), judge) >= KILLS // 2
+    killed_again_and_again(lambda: home.start_collect(*collect), judge, valve)
     assert home.collect(*collect).code == 0
     judged_as_they_should_be(home)
     again = asked(judge)
@@ -121,13 +124,13 @@ def test_a_collection_that_is_killed_while_it_is_judged_asks_the_judge_for_nothi
 
 
 def test_a_rescore_that_is_killed_goes_on_and_only_then_becomes_active(
-    home: Project, judge: ModelServer
+    home: Project, judge: ModelServer, valve: Valve
 ) -> None:
     assert home.collect("-k", str(SAMPLES), "--seeds", "id").code == 0
     rollouts = home.server.completions
     log = (home.run / "rollouts.jsonl").read_bytes()
     rescore = ("rescore", "run", *flags(judge))
-    assert killed_until_done(lambda: home.start(*rescore), judge) >= KILLS // 2
+    killed_again_and_again(lambda: home.start(*rescore), judge, valve)
     assert {rollout.grade for rollout in home.rollouts()} == {"none"}
     assert home.windrow(*rescore).code == 0
     judged_as_they_should_be(home)

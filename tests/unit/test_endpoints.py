@@ -45,7 +45,7 @@ async def asked(urls: list[str], rows: Any = ROWS, **options: Any) -> list[Rollo
 
 
 async def test_calls_in_flight_are_shared_evenly(stub: Start, tmp_path) -> None:
-    together = threading.Barrier(8, timeout=30)  # nobody is answered before all have been asked
+    together = threading.Barrier(8, timeout=60)  # nobody is answered before all have been asked
 
     def reply(body: dict[str, Any], n: int) -> str:
         together.wait()
@@ -146,7 +146,13 @@ async def test_a_url_is_given_once(tmp_path) -> None:
 def test_the_flag_repeats_and_a_file_may_hold_a_list(stub: Start, tmp_path, capsys) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"prompt": "1 ?", "answer": 1}\n{"prompt": "2 ?", "answer": 2}\n')
-    servers = [stub(echo, latency_s=0.2) for _ in range(2)]
+    together = threading.Barrier(2, timeout=60)  # as above
+
+    def reply(body: dict[str, Any], n: int) -> str:
+        together.wait()
+        return echo(body, n)
+
+    servers = [stub(reply) for _ in range(2)]
     flags = [part for server in servers for part in ("--base-url", server.url)]
     run = ["collect", str(tasks), "--model", "stub", "--quiet"]
     assert main([*run, *flags, "--out", str(tmp_path / "flags")]) == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import LIMIT_S, for_ever
 from tests.collecting import answering
 from tests.worlds import played, returning, world
 from windrow import Completion, Request, Score, Step, Tool
@@ -139,18 +140,14 @@ async def test_max_tool_calls_ends_the_episode_before_the_calls_that_exceed_it(t
 # -- seconds
 
 
-async def hang(*_: Any) -> Any:
-    await asyncio.Event().wait()
-
-
 async def test_the_episodes_time_truncates_it_and_what_there_is_is_scored(tmp_path) -> None:
     async def hang_at_two(env: Any) -> None:
         if env.steps == 2:
-            await hang()
+            await for_ever()
 
     log: list[str] = []
     env = world(log, turns=9, step=hang_at_two, score=returning(Score(0.5)))
-    rollout = await played(env, tmp_path / "run", episode_timeout=1)
+    rollout = await played(env, tmp_path / "run", episode_timeout=LIMIT_S)
     assert (rollout.status, rollout.stop, rollout.reward, rollout.error) == (
         "truncated",
         "timeout",
@@ -163,7 +160,7 @@ async def test_the_episodes_time_truncates_it_and_what_there_is_is_scored(tmp_pa
 
 async def test_the_episodes_time_may_run_out_in_a_model_call(tmp_path) -> None:
     env = world([], score=returning(Score(0.0)))
-    rollout = await played(env, tmp_path / "run", policy=hang, episode_timeout=1)
+    rollout = await played(env, tmp_path / "run", policy=for_ever, episode_timeout=LIMIT_S)
     assert (rollout.status, rollout.stop, rollout.reward) == ("truncated", "timeout", 0.0)
     assert [(turn.writes, turn.finish) for turn in rollout.turns] == [(None, None)], (
         "the cut call is recorded"
@@ -173,14 +170,14 @@ async def test_the_episodes_time_may_run_out_in_a_model_call(tmp_path) -> None:
 
 async def test_a_reset_that_takes_all_the_time_is_the_environments_failure(tmp_path) -> None:
     log: list[str] = []
-    rollout = await played(world(log, reset=hang), tmp_path / "run", episode_timeout=0.2)
+    rollout = await played(world(log, reset=for_ever), tmp_path / "run", episode_timeout=LIMIT_S)
     assert rollout.error is not None
     assert (rollout.status, rollout.error.owner, rollout.error.kind) == ("failed", "env", "timeout")
     assert (rollout.error.retryable, log) == (True, ["reset", "close"])
 
 
 async def test_a_call_that_takes_too_long_is_infrastructures_failure(tmp_path) -> None:
-    rollout = await played(world([]), tmp_path / "run", policy=hang, call_timeout=0.2)
+    rollout = await played(world([]), tmp_path / "run", policy=for_ever, call_timeout=LIMIT_S)
     assert rollout.error is not None
     assert (rollout.status, rollout.stop, rollout.reward) == ("failed", "error", None)
     assert (rollout.error.owner, rollout.error.kind, rollout.error.phase) == (
@@ -193,9 +190,9 @@ async def test_a_call_that_takes_too_long_is_infrastructures_failure(tmp_path) -
 async def test_a_timeout_of_the_environments_own_is_not_the_episodes(tmp_path) -> None:
     async def impatient(env: Any) -> None:
         async with asyncio.timeout(0.01):
-            await hang()
+            await asyncio.Event().wait()
 
-    rollout = await played(world([], step=impatient), tmp_path / "run", episode_timeout=60)
+    rollout = await played(world([], step=impatient), tmp_path / "run", episode_timeout=LIMIT_S)
     assert rollout.error is not None
     assert (rollout.status, rollout.error.owner, rollout.error.kind) == ("failed", "env", "timeout")
 
@@ -214,7 +211,7 @@ async def test_a_timeout_of_the_policys_own_is_not_the_call_timeout(tmp_path) ->
 
 
 async def test_a_score_that_takes_too_long_is_the_environments_and_the_outcome_stands(tmp_path) -> None:
-    rollout = await played(world([], score=hang), tmp_path / "run", score_timeout=0.2)
+    rollout = await played(world([], score=for_ever), tmp_path / "run", score_timeout=LIMIT_S)
     assert rollout.error is not None
     assert (rollout.status, rollout.stop, rollout.grade, rollout.reward) == (
         "completed",

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import windrow
+from tests.clocks import LIMIT_S, for_ever
 from tests.collecting import answering, collected
 from tests.worlds import played, returning, world
 from windrow import Completion, Env, Message, Observation, Request, Score, Step, Tool
@@ -194,7 +195,7 @@ async def test_running_calls_are_cancelled_and_awaited_before_the_environment_is
     async def slow(n: int) -> None:
         try:
             await started.wait()
-            await asyncio.Event().wait()
+            await for_ever()
         finally:
             await asyncio.sleep(0.05)  # it takes a moment to let go
             log.append(f"let go {n}")
@@ -205,7 +206,7 @@ async def test_running_calls_are_cancelled_and_awaited_before_the_environment_is
     tools = [tool("slow", slow), tool("quick", quick)]
     env = world(log, tools=tools, score=returning(Score(0.0)))
     policy = calling(("slow", '{"n": 1}'), ("slow", '{"n": 2}'), ("quick", '{"n": 3}'))
-    rollout = await played(env, tmp_path / "run", policy=policy, episode_timeout=1, tool_timeout=30)
+    rollout = await played(env, tmp_path / "run", policy=policy, episode_timeout=LIMIT_S, tool_timeout=1e6)
     assert (rollout.status, rollout.stop) == ("truncated", "timeout")
     assert sorted(log[1:3]) == ["let go 1", "let go 2"]
     assert log[3:] == ["score", "close"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import windrow
+from tests.clocks import LIMIT_S, for_ever, time_passes
 from tests.collecting import answering, collected
 from tests.serving import ModelServer
 from windrow import Completion, Request, Task
@@ -237,11 +238,13 @@ async def test_a_scorer_that_hangs_beside_its_judge_fails_in_its_own_time_which_
     async def hangs(task: Task, reply: str, ctx: Any) -> float:
         found: float = await ctx.ask([{"role": "user", "content": "slowly, please"}], score)
         if task.key == "t1":
-            await asyncio.Event().wait()
+            await for_ever()
         return found
 
     named = "scripted:tests.unit.test_judges:slow_judge"
-    await collected(ROWS[:2], **options(tmp_path, scorers=[hangs], judge=named, score_timeout=0.2))
+    limits = {"scorers": [hangs], "judge": named, "score_timeout": LIMIT_S}
+    for row in ROWS[:2]:  # one after the other: what is too long for one is too long for both
+        await collected([row], **options(tmp_path, **limits))
     one, other = windrow.load(tmp_path / "run")
     assert (one.grade, one.reward) == ("graded", 0.7)
     assert other.error is not None
@@ -249,7 +252,8 @@ async def test_a_scorer_that_hangs_beside_its_judge_fails_in_its_own_time_which_
 
 
 async def slow_judge(request: Request) -> Completion:
-    await asyncio.sleep(0.4)
+    time_passes()
+    await asyncio.sleep(0.01)  # whatever is due is done
     return Completion(content="Score: 7")
 
 

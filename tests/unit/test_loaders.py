@@ -123,7 +123,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 
 @given(st.data(), NAMES.filter(lambda names: "prompt" in names))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_the_csv_module_writes_is_read_back_exactly(
     tmp_path: Path, data: st.DataObject, names: list[str]
 ) -> None:

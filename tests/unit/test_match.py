@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import windrow
+from tests.clocks import LIMIT_S, for_ever
 from tests.collecting import answering, collected
 from tests.exact import ExactPolicy, numbers
 from tests.matches import TAG, Tagged, closings, echo, match, said, seat_of, shuffled
@@ -259,12 +260,12 @@ async def test_max_turns_counts_the_turns_of_each_seat(tmp_path: Path) -> None:
 
 async def hangs(request: Request) -> str:
     if seat_of(request) == 1 and request.turn == 1:
-        await asyncio.Event().wait()
+        await for_ever()
     return echo(request)
 
 
 async def test_the_episodes_time_truncates_every_seat_and_keeps_its_rewards(tmp_path: Path) -> None:
-    one, two = await match(tmp_path / "run", hangs, episode_timeout=0.5)
+    one, two = await match(tmp_path / "run", hangs, episode_timeout=LIMIT_S)
     assert [(rollout.status, rollout.stop) for rollout in (one, two)] == [("truncated", "timeout")] * 2
     assert (len(one.turns), len(two.turns)) == (2, 2)
     assert (one.reward, two.reward) == (2.25, 2.5)
@@ -273,9 +274,9 @@ async def test_the_episodes_time_truncates_every_seat_and_keeps_its_rewards(tmp_
 async def test_a_reset_that_takes_too_long_fails_every_seat(tmp_path: Path) -> None:
     class Slow(Tagged):
         async def reset(self, task: Any) -> None:
-            await asyncio.Event().wait()
+            await for_ever()
 
-    found = await match(tmp_path / "run", env=Slow, episode_timeout=0.2)
+    found = await match(tmp_path / "run", env=Slow, episode_timeout=LIMIT_S)
     assert [rollout.error and rollout.error.kind for rollout in found] == ["timeout"] * 2
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import windrow
+from tests.clocks import LIMIT_S, time_passes
 from tests.collecting import answering, collected, until
 from tests.nemoserver import (
     CUT,
@@ -483,7 +484,12 @@ async def test_an_agent_that_hangs_is_given_up_at_its_deadline_and_told_by_the_c
     gym: Callable[..., Gym],
 ) -> None:
     server = gym(failing(HANG))
-    rollouts = await played(server, [row("bad"), row("good")], episode_timeout=0.5, retries=1)
+    rows = [row("good"), row("bad")]
+    playing = asyncio.create_task(played(server, rows, episode_timeout=LIMIT_S, retries=1, concurrency=1))
+    for rows_sent in (2, 3):
+        await until(lambda: len(server.rows_of("math")) == rows_sent)  # noqa: B023
+        time_passes()
+    rollouts = await playing
     assert [one.reward for one in rollouts if one.status == "completed"] == [1.0]
     cut = [error_of(one) for one in rollouts if one.status == "failed"]
     assert [(one.owner, one.kind, one.retryable) for one in cut] == [("infra", "timeout", True)] * 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import LIMIT_S, time_passes
 from tests.collecting import collected, until
 from tests.serving import ModelServer
 from windrow import Rollout
@@ -91,11 +92,11 @@ async def test_a_server_that_stops_and_starts_again_fails_nothing(
 async def test_waiting_for_an_endpoint_is_not_the_calls_time(stub: Start, tmp_path: Path) -> None:
     told = Told()
     server = stub(echo, latency_s=60)
-    run = collecting(server, tmp_path / "run", told, 5, call_timeout=0.5, retries=0)
+    run = collecting(server, tmp_path / "run", told, 5, call_timeout=LIMIT_S, retries=0)
     await until(lambda: server.in_flight >= 5)
     await asyncio.to_thread(server.stop)
     await told.first()
-    await asyncio.sleep(0.6)  # longer than a call may take
+    time_passes()  # longer than a call may take
     stub(echo, port=server.port)
     assert [r.reward for r in await run] == [1.0] * 5
 

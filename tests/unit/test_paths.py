@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tests.clocks import LIMIT_S, for_ever
 from tests.worlds import played
 from windrow import Completion, Env, Observation, Request, Rollout, Score, Step, Tool
 from windrow.errors import ContextOverflow, InfraError, PolicyError
@@ -50,7 +51,7 @@ class World(Env):
         return ToolStop("over")
 
     async def endless(self) -> None:
-        await asyncio.Event().wait()
+        await for_ever()
 
     async def step(self, reply: Any, results: Any) -> Step:
         self.spoil()
@@ -138,7 +139,7 @@ def says(text: str, first: int = 99) -> Callable[[Request], str]:
 
 async def hangs(request: Request) -> str:
     if request.turn:
-        await asyncio.Event().wait()
+        await for_ever()
     return "ok"
 
 
@@ -183,7 +184,7 @@ PATHS: dict[str, Ways] = {
     "an unknown tool": Ways(calls("nothing", "fine"), "completed", "env_done", "graded"),
     "arguments that are no object": Ways(calls("fine", arguments="[1]"), "completed", "env_done", "graded"),
     "a tool takes too long": Ways(
-        calls("endless", "fine"), "completed", "env_done", "graded", options={"tool_timeout": 0.2}
+        calls("endless", "fine"), "completed", "env_done", "graded", options={"tool_timeout": LIMIT_S}
     ),
     "a tool ends it": Ways(calls("final"), "completed", "tool_stopped", "graded", turns=1),
     "a parse error, corrected": Ways(says("unreadable", 1), "completed", "env_done", "graded"),
@@ -219,7 +220,7 @@ PATHS: dict[str, Ways] = {
         at(2, ContextOverflow("full")), "truncated", "context_overflow", "graded"
     ),
     "the episode's time, in a model call": Ways(
-        hangs, "truncated", "timeout", "graded", turns=2, options={"episode_timeout": 1}
+        hangs, "truncated", "timeout", "graded", turns=2, options={"episode_timeout": LIMIT_S}
     ),
     "the episode's time, in a tool": Ways(
         calls("endless"),
@@ -228,10 +229,10 @@ PATHS: dict[str, Ways] = {
         "graded",
         turns=1,
         unanswered=1,
-        options={"episode_timeout": 1},
+        options={"episode_timeout": LIMIT_S, "tool_timeout": 100 * LIMIT_S},
     ),
     "a model call takes too long": Ways(
-        hangs, "failed", "error", "none", owner="infra", turns=2, options={"call_timeout": 0.5}
+        hangs, "failed", "error", "none", owner="infra", turns=2, options={"call_timeout": LIMIT_S}
     ),
     "a model call fails": Ways(
         at(1, InfraError("down", kind="http_503")), "failed", "error", "none", owner="infra", turns=2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import windrow
+from tests.clocks import LIMIT_S, for_ever
 from tests.collecting import answering, collected
 from tests.worlds import played, raising, returning, world
 from windrow import Completion, Env, Observation, Request, Score, Step, Tool
@@ -103,14 +104,12 @@ async def test_nothing_that_is_mutated_later_changes_the_record(tmp_path) -> Non
 
 
 async def test_nor_after_a_timeout(tmp_path) -> None:
-    import asyncio
-
     async def answer(request: Request) -> str:
         if request.turn:
-            await asyncio.Event().wait()
+            await for_ever()
         return "ok"
 
-    rollout = await played(Spoiler, tmp_path / "run", policy=answer, episode_timeout=1)
+    rollout = await played(Spoiler, tmp_path / "run", policy=answer, episode_timeout=LIMIT_S)
     assert (rollout.status, rollout.stop) == ("truncated", "timeout")
     unspoilt(rollout)
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.collecting import collected, single
 from tests.serving import ModelServer
+from windrow.policies import pool
 from windrow.policies.base import MAX_ASKED_WAITS
 from windrow.policies.failing import AGES_S, retry_after
 
@@ -33,24 +34,23 @@ def slow_down(seconds: object, status: int = 429) -> Any:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_all_calls_wait_not_only_the_one_that_was_told(
-    stub: Start, tmp_path: Path, status: int
+    stub: Start, tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pool, "TELL_WAIT_S", 0.0)
     came: list[float] = []
-    refused = threading.Event()
+    told = threading.Event()
 
     def reply(body: dict[str, Any], n: int) -> Any:
         came.append(time.monotonic())
         if n == 0:
-            refused.set()
             return slow_down(0.5, status)
         if n == 1:  # in flight beside it; the next rollout begins when it is answered
-            refused.wait(30)
-            time.sleep(0.1)
+            assert told.wait(60)
         return "4"
 
     rows = [{"prompt": f"{n}?", "answer": "4"} for n in range(8)]
     options: dict[str, Any] = {"model": "stub", "base_url": stub(reply).url, "out": str(tmp_path / "run")}
-    rollouts = await collected(rows, **options, concurrency=2)
+    rollouts = await collected(rows, **options, concurrency=2, on_warning=lambda text: told.set())
     assert [r.reward for r in rollouts] == [1.0] * 8
     assert min(came[2:]) - came[0] >= 0.5
 

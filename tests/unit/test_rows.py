@@ -236,7 +236,7 @@ PIECES = [
 
 
 @given(st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_bytes_give_tasks_or_one_usage_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(data)

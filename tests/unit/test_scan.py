@@ -33,7 +33,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8).map("x_{}".format), JSON, max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 def test_task_data_is_the_whole_row_exactly(tmp_path: Path, fields: dict[str, Any]) -> None:
     row = {"prompt": "p", **fields}
     (task,) = tasks_in(write_jsonl(tmp_path / "tasks.jsonl", [row]))
