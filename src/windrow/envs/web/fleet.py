@@ -8,57 +8,19 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from windrow.envs.web.failures import BrowserGone, LeaseLost
-from windrow.envs.web.gate import Gate
+from windrow.envs.web.failures import LeaseLost
 from windrow.envs.web.launch import Chromium, connect, launch, playwright
+from windrow.envs.web.members import CLOSE_S, Member
 from windrow.envs.web.settings import PoolSettings
 from windrow.errors import WindrowError
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page, Playwright
+    from playwright.async_api import Playwright
 
-    from windrow.envs.web.lease import Lease
-
-CLOSE_S = 10.0  # for a browser or a context to close politely
 PAUSE_S, MAX_PAUSE_S = 0.25, 30.0  # before a browser is started after one that died
 WEIGH_S, PING_S = 5.0, 30.0  # between two looks at a browser's memory, and two questions whether it is there
 SPREAD = 4  # leases that a browser gets before the next one is started
 CRASHES = 3  # of its pages, after which a browser is not trusted any more
-
-
-class Place:
-    """A context with its page, before, during and between leases."""
-
-    def __init__(self, context: BrowserContext, page: Page, gate: Gate | None) -> None:
-        self.context = context
-        self.page = page
-        self.gate = gate
-
-
-class Member:
-    """A browser, and what it is busy with."""
-
-    def __init__(self, chromium: Chromium) -> None:
-        self.chromium = chromium
-        self.born = time.monotonic()
-        self.uses = 0
-        self.crashes = 0
-        self.busy = 0  # leases, and contexts that are being made for one
-        self.leases: set[Lease] = set()
-        self.kept: list[tuple[str, Place]] = []  # for the next lease with that `reuse`; the oldest first
-        self.retired: str | None = None  # why it gets no new leases
-        self.weighed = self.asked = self.born
-
-    def take(self, reuse: str | None) -> Place | None:
-        """A context that an earlier lease has left for this one."""
-        for at, (name, place) in enumerate(self.kept):
-            if name == reuse:
-                del self.kept[at]
-                return place
-        return None
-
-    def keeps(self, reuse: str | None) -> bool:
-        return any(name == reuse for name, _ in self.kept)
 
 
 class Fleet:
@@ -97,8 +59,7 @@ class Fleet:
         self.members.remove(member)
         self.counts["died"] += 1
         self._failures += 1
-        for lease in member.leases:
-            lease.end(BrowserGone(f"the browser {member.chromium.where} {why}"))
+        member.end(why)
         member.chromium.kill()
         self._leave(member)
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost, PageClosed, PageTimeout
-from windrow.envs.web.fleet import Place
 from windrow.envs.web.guard import Guard
 from windrow.envs.web.launch import playwright
+from windrow.envs.web.members import Place
 from windrow.envs.web.settings import PoolSettings
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class Lease:
         guard: Guard,
         ledger: dict[str, Lease],
         seconds: float,
-        where: str,
     ) -> None:
         self.token = secrets.token_hex(16)
         self.expires_at = time.monotonic() + seconds
         self.spans: list[Span] = []
         self.dialogs: list[str] = []
         self.queued_s = 0.0  # for capacity, before it began
+        self.place = place
         self.context = place.context
         self.gate = place.gate
         self.lost: BrowserGone | None = None  # why it is over, once it is
@@ -73,7 +73,6 @@ class Lease:
         self._settings = settings
         self._stages = stages
         self._guard = guard
-        self._where = where
         self._running: set[asyncio.Timeout] = set()
         self._closing: set[asyncio.Task[None]] = set()
         if self.gate is not None:
@@ -134,7 +133,8 @@ class Lease:
         self.context.remove_listener("dialog", self._asked)
         for page in self.context.pages:
             page.remove_listener("crash", self._page_crashed)
-        return Place(self.context, self._page, self.gate)
+        self.place.page = self._page
+        return self.place
 
     async def do(
         self, stage: str, command: Callable[[Page], Awaitable[T]], *, seconds: float | None = None
@@ -228,7 +228,7 @@ class Lease:
         elif self.lost is None and ("has been closed" in said or "Connection closed" in said):
             if await self._answers():
                 return PageClosed("the page was closed while it was asked")
-            self.end(BrowserGone(f"the browser {self._where} died"))
+            self.end(BrowserGone(f"the browser {self.place.member.chromium.where} died"))
         if self.lost is not None:
             return self.lost
         if self.gate is None or "net::ERR_SOCKS" not in said:

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost
-from windrow.envs.web.fleet import CLOSE_S, Fleet, Member, Place
+from windrow.envs.web.fleet import Fleet
 from windrow.envs.web.gate import Gate
 from windrow.envs.web.guard import Guard, context_options
 from windrow.envs.web.launch import is_here, playwright
 from windrow.envs.web.lease import Lease
+from windrow.envs.web.members import Member, Place
 from windrow.envs.web.settings import PoolSettings, pool_settings
 from windrow.envs.web.stages import Stages
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Route
+    from playwright.async_api import Route
 
 LOOK_S = 1.0  # between two looks at what has expired or grown
 TRIES = 3  # at beginning a lease
@@ -70,13 +71,13 @@ class BrowserPool:
         async with self._capacity:
             if self._keeper is None:
                 self._keeper = asyncio.get_running_loop().create_task(self._keep_watch())
-            member, place = await self._place(dict(context or {}), reuse)
-            lease = self._begin(member, place, seconds)
+            place = await self._place(dict(context or {}), reuse)
+            lease = self._begin(place, seconds)
             lease.queued_s = time.monotonic() - asked
             try:
                 yield lease
             finally:
-                await self._finish(lease, member, reuse)
+                await self._finish(lease, reuse)
 
     async def close(self) -> None:
         """End every lease and every browser; none can be had any more."""
@@ -89,12 +90,12 @@ class BrowserPool:
 
     # -- a lease's beginning
 
-    async def _place(self, wanted: dict[str, Any], reuse: str | None) -> tuple[Member, Place]:
+    async def _place(self, wanted: dict[str, Any], reuse: str | None) -> Place:
         """A browser that turns out to be dead is no reason to fail an episode that has not begun."""
         for attempt in range(1, TRIES + 1):
             try:
                 member = await self._fleet.pick(reuse)
-                return member, await self._place_in(member, wanted, reuse)
+                return await self._place_in(member, wanted, reuse)
             except LeaseLost:
                 raise
             except BrowserGone:
@@ -107,8 +108,10 @@ class BrowserPool:
         member.uses += 1
         try:
             kept = member.take(reuse)
-            if kept is not None and not kept.page.is_closed():
-                return kept
+            if kept is not None:
+                if len(kept.context.pages) == 1 or await kept.sweep():  # pages do things when nobody looks
+                    return kept
+                await self._close(kept)
             self._make_room(member)
             return await self._fresh(member, wanted)
         except BaseException:
@@ -120,7 +123,7 @@ class BrowserPool:
         """What is kept for somebody gives way to somebody who is here."""
         while member.kept and member.busy + len(member.kept) > self.settings.contexts:
             _, oldest = member.kept.pop(0)
-            self._fleet.own(self._close_place(oldest, member))
+            self._fleet.own(self._close(oldest))
 
     async def _fresh(self, member: Member, wanted: dict[str, Any]) -> Place:
         """A new context, a few at a time: many at once take longer than their time limits."""
@@ -129,13 +132,13 @@ class BrowserPool:
             try:
                 return await asyncio.shield(making)
             except asyncio.CancelledError:  # it will be there all the same, for nobody
-                self._fleet.own(self._throw_away(making, member))
+                self._fleet.own(self._throw_away(making))
                 raise
 
     async def _made(self, member: Member, wanted: dict[str, Any]) -> Place:
         gate = self._gate()
         try:
-            async with asyncio.timeout(self.settings.start_timeout_s):
+            async with member.within(self.settings.start_timeout_s):
                 proxy = await gate.start() if gate is not None else None
                 context = await member.chromium.browser.new_context(**context_options(proxy, wanted))
                 context.set_default_timeout(self.settings.command_timeout_s * 1000)
@@ -146,10 +149,10 @@ class BrowserPool:
         except (playwright().Error, TimeoutError) as problem:
             if gate is not None:
                 gate.close()
-            self._fleet.lost(member, "gave no context")
-            raise BrowserGone(f"the browser {member.chromium.where} gave no context: {problem}") from None
+            self._fleet.lost(member, f"gave no context: {str(problem) or 'it took too long'}")
+            raise member.gone or BrowserGone(f"the browser {member.chromium.where} was closed") from None
         self._fleet.worked()
-        return Place(context, page, gate)
+        return Place(member, context, page, gate)
 
     def _gate(self) -> Gate | None:
         """None where everything is allowed, and for browsers elsewhere, which could not reach it."""
@@ -166,7 +169,7 @@ class BrowserPool:
         else:
             await route.continue_()
 
-    def _begin(self, member: Member, place: Place, seconds: float) -> Lease:
+    def _begin(self, place: Place, seconds: float) -> Lease:
         lease = Lease(
             place,
             settings=self.settings,
@@ -174,17 +177,17 @@ class BrowserPool:
             guard=self.guard,
             ledger=self.held,
             seconds=seconds,
-            where=member.chromium.where,
         )
         self.held[lease.token] = lease
-        member.leases.add(lease)
+        place.member.leases.add(lease)
         self._counts["leases"] += 1
         return lease
 
     # -- its end
 
-    async def _finish(self, lease: Lease, member: Member, reuse: str | None) -> None:
+    async def _finish(self, lease: Lease, reuse: str | None) -> None:
         """Give it back: nothing of an episode is left, unless it is to be used again."""
+        member = lease.place.member
         self.held.pop(lease.token, None)
         member.leases.discard(lease)
         self._counts["crashed_pages"] += lease.crashed
@@ -193,38 +196,24 @@ class BrowserPool:
         again = reuse if lease.lost is None and member.retired is None else None
         place = lease.give_back()
         try:
-            if again is not None and await self._swept(place):
+            if again is not None and await place.sweep():
                 member.kept.append((again, place))
             else:
-                await self._close_place(place, member)
+                await self._close(place)
         finally:
             member.busy -= 1
             self._fleet.retire_if_due(member)
 
-    async def _swept(self, place: Place) -> bool:
-        """Leave one page, and no cookies; False where that cannot be done."""
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                for page in place.context.pages:
-                    if page is not place.page:
-                        await page.close()
-                await place.context.clear_cookies()
-        except (playwright().Error, TimeoutError):
-            return False
-        return not place.page.is_closed()
+    async def _close(self, place: Place) -> None:
+        if not await place.close():
+            self._fleet.lost(place.member, "does not close a context")
 
-    async def _close_place(self, place: Place, member: Member) -> None:
-        if place.gate is not None:
-            place.gate.close()
-        if not await _closed(place.context):
-            self._fleet.lost(member, "does not close a context")
-
-    async def _throw_away(self, making: asyncio.Task[Place], member: Member) -> None:
+    async def _throw_away(self, making: asyncio.Task[Place]) -> None:
         try:
             place = await making
         except BrowserGone:
             return
-        await self._close_place(place, member)
+        await self._close(place)
 
     # -- what has expired or grown
 
@@ -240,21 +229,7 @@ class BrowserPool:
     async def _take_back(self, lease: Lease) -> None:
         """Take the context from a holder that is late, whatever it is doing."""
         self.held.pop(lease.token, None)
-        if lease.gate is not None:
-            lease.gate.close()
-        await _closed(lease.context)
-
-
-async def _closed(context: BrowserContext) -> bool:
-    """Close it; False where it does not close in time."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await context.close()
-    except TimeoutError:
-        return False
-    except playwright().Error:
-        pass  # it is gone already
-    return True
+        await self._close(lease.place)
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[PoolSettings, BrowserPool]] = WeakKeyDictionary()
