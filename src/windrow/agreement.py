@@ -112,8 +112,15 @@ def with_rank(manifest: Manifest, rank: int, share: RankShare, planned: int | No
 
 
 def refuse_sharing(prepared: Prepared, *, overwrite: bool) -> None:
-    """Refuse what ranks cannot do in one directory."""
-    if prepared.rank is None or "{rank}" in (prepared.run.out or ""):
+    """Refuse what ranks cannot do in one directory, or with one each."""
+    if prepared.rank is None:
+        return
+    if "{rank}" in (prepared.run.out or ""):
+        if prepared.draw is not None and prepared.draw.at is not None and prepared.run.blocklist.at is None:
+            raise UsageError(
+                "--blocklist: each rank would look at a time of its own, and with a directory each they cannot agree on "
+                "one; give all the same --blocklist-at"
+            )
         return
     for flag, refused, why in (
         ("--overwrite", overwrite, "each rank would move aside what the others have collected"),

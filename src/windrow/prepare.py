@@ -108,10 +108,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def out(self) -> Path:
-        """The run directory: what `out` says, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
+        return self.out_of(self.rank.number if self.rank is not None else 0)
+
+    def out_of(self, rank: int) -> Path:
+        """A rank's run directory: what `out` says, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
         if self.run.out:
             out = expand(self.run.out, where="out")
-            return Path(os.path.normpath(out.replace("{rank}", str(self.rank.number if self.rank else 0))))
+            return Path(os.path.normpath(out.replace("{rank}", str(rank))))
         model = self.world.policy.model.removeprefix("scripted:")
         parts = [self.source.name, self.source.split, model, self.behaviour.hash[:8]]
         return Path("runs") / "-".join(_slug(part) for part in parts if part)

@@ -18,8 +18,16 @@ from windrow.store.read import segments
 pytestmark = pytest.mark.slow
 
 TASKS, SAMPLES = 24, 2
-SHARED = ("-k", str(SAMPLES), "--seeds", "id", "--rank-weights", "2,1,1")
+SHARED = ("-k", str(SAMPLES), "--seeds", "id", "--scorer", "judging:judge", "--rank-weights", "2,1,1")
+ALONE = (*SHARED[:-2], "--rank", "0", "--world-size", "1")
 HELD = TASKS - 3  # the last task of rank 1
+JUDGE = """
+def judge(task, reply):
+    return float(reply) / 2
+
+judge.after_commit = True
+judge.version = 1
+"""
 
 
 class Gate:
@@ -45,6 +53,7 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def home(project: Callable[..., Project], gate: Gate) -> Project:
     home = project(gate)
+    home.module("judging", JUDGE)
     home.tasks({"prompt": f"what is {n}", "answer": str(n)} for n in range(TASKS))
     return home
 
@@ -65,16 +74,18 @@ def committed(home: Project, rank: int) -> set[int]:
 
 
 def test_ranks_of_which_one_is_killed_make_the_run_that_one_process_makes(home: Project, gate: Gate) -> None:
+    """In one directory, which rank 0 merges into another at the end."""
     assert home.server is not None
-    ranks = [start(home, 0, "--workers", "2"), start(home, 1), start(home, 2)]
-    assert [ranks[rank].wait().code for rank in (0, 2)] == [0, 0]
+    ranks = [start(home, 0, "--workers", "2", "--merge", "merged"), start(home, 1), start(home, 2)]
+    assert ranks[2].wait().code == 0
     ranks[1].until(lambda: committed(home, 1), "rank 1 has committed something")
+    ranks[0].until_said("waiting for rank 1, for up to ")
     assert "rank 1 has " in home.windrow("stats", "run").out
 
     refused = launch(home, 1).wait()
     assert (refused.code, "rank 1 of run is being written by process" in refused.err) == (2, True)
     assert "rank 1 of 3 (from RANK, WORLD_SIZE): 6 of 24 tasks; --rank 0 --world-size 1" in refused.err
-    alone = home.collect(*SHARED, "--rank", "0", "--world-size", "1", "--rank-weights", "1")
+    alone = home.collect(*ALONE)
     assert (alone.code, "run is being written by process" in alone.err) == (2, True)
 
     ranks[1].signal(signal.SIGKILL)
@@ -85,12 +96,38 @@ def test_ranks_of_which_one_is_killed_make_the_run_that_one_process_makes(home: 
     fresh = [body["seed"] for body in home.server.bodies[asked:]]
     assert sorted({*fresh} | kept) == sorted([*fresh, *kept])  # none twice, and nothing of the others
     assert len(fresh) + len(kept) == TASKS // 4 * SAMPLES
+    merged = ranks[0].wait()
+    assert (merged.code, "48 of 48 done, 0 ungraded" in merged.err) == (0, True)
 
-    assert home.collect(*SHARED[:4], "--out", "whole").code == 0
-    assert records(home.run) == records(home.path / "whole")
+    assert home.collect(*ALONE, "--out", "whole").code == 0
+    whole = records(home.path / "whole")
+    assert records(home.run) == whole
+    assert records(home.path / "merged") == whole
     assert read_manifest(home.run).counts["done"] == TASKS * SAMPLES
     assert "rank " not in home.windrow("stats", "run").out
     assert {segment for segment in segments(home.run) if ".w" in segment} == {
         "rollouts.rank-0.w0.jsonl",
         "rollouts.rank-0.w1.jsonl",
     }
+
+
+def test_ranks_with_a_directory_each_are_merged_to_the_same_bytes_in_any_order(
+    home: Project, gate: Gate
+) -> None:
+    gate.opened.set()
+    each = ("--out", "part.{rank}")
+    merging = (*each, "--merge", "merged")
+    early = start(home, 0, *merging, "--merge-deadline", "0").wait()
+    assert early.code == 1
+    for rank in (1, 2):
+        assert f"rank {rank} has not collected its share of these tasks in part.{rank}" in early.err
+        assert f"missing: rank {rank} of 3" in early.err
+
+    ranks = [start(home, rank, *merging) for rank in (2, 0, 1)]
+    assert [rank.wait().code for rank in ranks] == [0, 0, 0]
+    assert home.windrow("merge", "part.1", "part.2", "part.0", "part.1", "-o", "other").code == 0
+    assert home.collect(*ALONE, "--out", "whole").code == 0
+    assert records(home.path / "merged") == records(home.path / "whole")
+    files = ("rollouts.jsonl", "scores.jsonl", "tasks.jsonl", "run.json")
+    merged, other = ([(home.path / out / name).read_bytes() for name in files] for out in ("merged", "other"))
+    assert merged == other

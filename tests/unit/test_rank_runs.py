@@ -87,6 +87,7 @@ async def test_ranks_that_collect_at_once_write_each_its_own_and_together_everyt
     assert segments(run, "scores") == [f"scores.rank-{rank}.jsonl" for rank in range(3)]
     assert len((run / "tasks.jsonl").read_bytes().splitlines()) == 8
     assert json.loads((run / "metrics.json").read_bytes())["coverage"]["done"] == 16
+    assert read_manifest(run).counts == {"planned": 16, "done": 16, "failed": 0, "pending": 0, "ungraded": 0}
 
 
 async def test_a_stopped_rank_goes_on_where_it_stopped_and_the_others_leave_its_share_alone(

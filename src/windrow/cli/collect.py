@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from pathlib import Path
 from typing import get_args
 
+from windrow.cli.merge import merged_text
 from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
 from windrow.cli.signals import Signals
@@ -20,9 +22,12 @@ from windrow.config import OPTIONS, DialectName, load_config, parse_mcp, parse_t
 from windrow.engine.control import Control
 from windrow.engine.loop import run_loop
 from windrow.envs import Env
+from windrow.errors import UsageError
 from windrow.identity import episode_id
+from windrow.joining import DEADLINE_S, Others
 from windrow.prepare import Prepared, prepare
 from windrow.ranking import launched
+from windrow.store.directory import refuse_strangers
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
@@ -61,6 +66,12 @@ def _add_rank_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--world-size", type=int, metavar="N", help="how many they are (WORLD_SIZE)")
     group.add_argument("--rank-weights", metavar="W,W,…", help="how much of it each does, such as 2,1,1")
+    group.add_argument(
+        "--merge", metavar="OUT", help="rank 0: wait for the others at the end, and merge all into OUT"
+    )
+    group.add_argument(
+        "--merge-deadline", type=float, metavar="S", help=f"wait for so many seconds ({DEADLINE_S:,.0f})"
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -286,6 +297,7 @@ def _number_or_auto(text: str) -> int | str:
 def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name, None) for name in OPTIONS}
     quiet = arguments.quiet or arguments.dry_run
+    _check_merge(arguments)
     with Display(quiet=quiet, json=arguments.json and not arguments.dry_run) as display:
         display.status("reading the tasks")
         loaded = load_config(arguments.config, options, arguments.set)
@@ -308,19 +320,54 @@ def run(arguments: argparse.Namespace) -> int:
         display.start(collection)
         signals = Signals(display.say)
         try:
-            summary, control = run_loop(_collect(collection, display, signals, aggregate=arguments.aggregate))
+            summary, control = run_loop(_collect(collection, display, signals, arguments))
         except KeyboardInterrupt:
             return signals.exit_code or 130
     display.note(closing(collection, summary, control))
+    complete = summary.complete
+    if _merges(collection, arguments):
+        complete = _merge(collection, control, display, arguments) and complete
     if signals.exit_code is not None:
         return signals.exit_code
     if control.reason == "budget":
         return BUDGET_EXIT
-    return 0 if summary.complete else 1
+    return 0 if complete else 1
+
+
+def _check_merge(arguments: argparse.Namespace) -> None:
+    """What would be found out only at the end is found out now."""
+    if arguments.merge is None and arguments.merge_deadline is not None:
+        raise UsageError("--merge-deadline: there is no --merge OUT, so nobody is waited for")
+    if arguments.merge_deadline is not None and not arguments.merge_deadline >= 0:
+        raise UsageError(f"--merge-deadline {arguments.merge_deadline}: expected seconds, 0 or more")
+    if arguments.merge is not None:
+        refuse_strangers(Path(arguments.merge))
+
+
+def _merges(collection: Collection, arguments: argparse.Namespace) -> bool:
+    """Whether it is this call that merges. All ranks may be given the same flags."""
+    rank = collection.prepared.rank
+    return arguments.merge is not None and (rank is None or rank.number == 0)
+
+
+def _merge(collection: Collection, control: Control, display: Display, arguments: argparse.Namespace) -> bool:
+    """Make one run of all that the ranks have collected; whether nothing is missing in it."""
+    if control.stopping:
+        display.note(f"not merged into {arguments.merge}, since the run was stopped")
+        return False
+    joined = Others(collection).join(
+        Path(arguments.merge),
+        lock=collection.prepared.run.lock,
+        on_warning=lambda text: display.say(f"warning: {text}"),
+    )
+    for line in joined.lacking:
+        display.say(line)
+    display.note(merged_text(arguments.merge, joined.merged))
+    return joined.complete
 
 
 async def _collect(
-    collection: Collection, display: Display, signals: Signals, *, aggregate: bool
+    collection: Collection, display: Display, signals: Signals, arguments: argparse.Namespace
 ) -> tuple[Summary, Control]:
     control = Control()
     with signals.watch(control, lambda: collection.progress.in_flight):
@@ -329,8 +376,11 @@ async def _collect(
             control=control,
             on_commit=display.on_commit if display.wants_rollouts else None,
             on_progress=display.on_progress,
-            aggregate=aggregate,
+            aggregate=arguments.aggregate,
         )
+        if _merges(collection, arguments):
+            deadline_s = DEADLINE_S if arguments.merge_deadline is None else arguments.merge_deadline
+            await Others(collection).done(control, deadline_s, display.status)
     return summary, control
 
 

@@ -39,11 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress=None if arguments.quiet else _Progress(),
         on_warning=lambda text: _say(f"warning: {text}"),
     )
-    print(_text(arguments.out, found))
+    print(merged_text(arguments.out, found))
     return 0 if found.complete else 1
 
 
-def _text(out: str, found: Merged) -> str:
+def merged_text(out: str, found: Merged) -> str:
+    """What is in a merged run, and what is not."""
     lines = [
         f"{out}: {found.attempts:,} attempts at {found.tasks:,} tasks, {found.gradings:,} verdicts, from {found.runs:,} runs",
         f"{found.done:,} of {found.planned:,} done, {found.ungraded:,} ungraded",

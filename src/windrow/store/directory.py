@@ -129,7 +129,7 @@ class RunDirectory:
         self.blobs = BlobStore(path, self.disk)
         self.locks: Locks | None = None
         try:
-            self._refuse_strangers()
+            refuse_strangers(path)
             if not (path / MANIFEST).exists():
                 _make_directory(path, self.disk)
             self.locks = Locks(path, self.writer, rank) if lock else None
@@ -198,20 +198,6 @@ class RunDirectory:
         self._logs.append(Log(self.path / name, self.disk, whole))
         return self._logs[-1]
 
-    def _refuse_strangers(self) -> None:
-        """A directory that holds something else is not made into a run."""
-        for place in (self.path, *self.path.parents):
-            if place.exists() and not place.is_dir():
-                raise UsageError(f"--out {self.path}: {place} is a file; give a directory")
-        if not self.path.exists() or (self.path / MANIFEST).exists():
-            return
-        others = [p.name for p in self.path.iterdir() if not _is_ours(p.name)]
-        if others and not (self.path / MANIFEST).exists():  # another rank may have written it just now
-            raise UsageError(
-                f"--out {self.path} holds other files ({', '.join(sorted(others)[:3])}) and no {MANIFEST}; "
-                f"give a new or empty directory"
-            )
-
 
 class RolloutSink:
     """Encodes rollouts and appends them; all rollouts of one call are one write."""
@@ -234,6 +220,21 @@ class GradingSink:
 
     async def commit(self, grading: Grading) -> None:
         await self._log.append(self._redactor.line(encode(grading) + b"\n"))
+
+
+def refuse_strangers(path: Path) -> None:
+    """A directory that holds something else is not made into a run."""
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"--out {path}: {place} is a file; give a directory")
+    if not path.exists() or (path / MANIFEST).exists():
+        return
+    others = [p.name for p in path.iterdir() if not _is_ours(p.name)]
+    if others and not (path / MANIFEST).exists():  # another rank may have written it just now
+        raise UsageError(
+            f"--out {path} holds other files ({', '.join(sorted(others)[:3])}) and no {MANIFEST}; "
+            f"give a new or empty directory"
+        )
 
 
 def read_manifest(path: Path) -> Manifest:

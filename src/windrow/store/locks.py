@@ -14,6 +14,7 @@ from windrow.store.lock import Lock, is_held
 
 RANK = "rank-"  # and its number: the writer of a rank's own segments
 WORKERS_GONE_S = 10.0
+LOOKED_AT_S = 0.2  # for those who only look whether a lock is held, and hold it for that moment
 AGREED_S = 600.0  # for other ranks that are reading or writing tasks.jsonl, which may be long
 
 
@@ -26,7 +27,8 @@ class Locks:
         self._rank = rank
         self._own: Lock | None = None
         alone = writer is None or rank is not None
-        self._held = Lock(path / ("lock" if alone else f"lock.{writer}"), shared=rank is not None)
+        name = "lock" if alone else f"lock.{writer}"
+        self._held = Lock(path / name, patience_s=LOOKED_AT_S, shared=rank is not None)
         try:
             if writer is None:
                 self._outlast("lock.*")
@@ -44,7 +46,7 @@ class Locks:
         with self._alone("lock.ranks"):
             if self._own is None:
                 what = f"rank {self._rank} of {self._path}"
-                self._own = Lock(self._path / f"lock.{self._writer}", what=what)
+                self._own = Lock(self._path / f"lock.{self._writer}", patience_s=LOOKED_AT_S, what=what)
                 self._outlast("lock.w*", f"lock.{self._writer}.w*")
             yield
 

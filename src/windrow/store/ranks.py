@@ -48,6 +48,11 @@ class Ranks(msgspec.Struct, frozen=True):
     def missing(self) -> list[int]:
         return [rank for rank in range(self.world_size) if rank not in self.present]
 
+    @property
+    def terms(self) -> tuple[list[float], str]:
+        """What all of them go by."""
+        return self.weights, self.plan
+
 
 def collecting(ranks: Sequence[Ranks]) -> Ranks | None:
     """Those that share the tasks now; None for a run that one call has collected or that was merged."""
@@ -57,7 +62,7 @@ def collecting(ranks: Sequence[Ranks]) -> Ranks | None:
 def ranks_with(known: Ranks | None, rank: Rank, plan: str) -> Ranks:
     """The ranks of a run with one that collects now; what is known of others stays if it is shared out as before."""
     ranks = Ranks(list(rank.weights), plan=plan)
-    if known is not None and (known.weights, known.plan) == (ranks.weights, plan):
+    if known is not None and known.terms == ranks.terms:
         ranks = known
     return msgspec.structs.replace(ranks, present=sorted({*ranks.present, rank.number}))
 

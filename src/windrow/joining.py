@@ -1,0 +1,105 @@
+"""The end of a run that ranks share: rank 0 waits until the others have done their shares, then makes one run of all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from windrow.collection import Collection
+from windrow.engine.control import Control
+from windrow.errors import WindrowError
+from windrow.merging import Merged, merge
+from windrow.store.directory import MANIFEST, read_manifest
+from windrow.store.lock import holder_of
+from windrow.store.locks import RANK
+from windrow.store.ranks import Ranks, collecting, share_of
+
+DEADLINE_S = 3600.0
+LOOK_S = 0.5
+
+Say = Callable[[str], None]
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The merged run, and a line for each rank whose share is not whole in it."""
+
+    merged: Merged
+    lacking: list[str]
+
+    @property
+    def complete(self) -> bool:
+        return self.merged.complete and not self.lacking
+
+
+class Others:
+    """The ranks of a collection, seen from the one that waits for them: where each collects, and how far it is."""
+
+    def __init__(self, collection: Collection) -> None:
+        prepared = collection.prepared
+        self._own = prepared.rank.number if prepared.rank is not None else 0
+        count = prepared.rank.world_size if prepared.rank is not None else 1
+        self.directories = [prepared.out_of(rank) for rank in range(count)]
+        manifest = collection.directory.manifest if collection.directory is not None else None
+        self._terms = collecting(manifest.ranks) if manifest is not None else None
+
+    async def done(self, control: Control, deadline_s: float, say: Say) -> None:
+        """Return when nobody is waited for any more, when the time is over, or when the run is stopped."""
+        stopped = asyncio.Event()
+        control.listen(stopped.set)
+        deadline = time.monotonic() + deadline_s
+        told: list[int] = []
+        while not control.stopping and (waiting := [rank for rank in self._others() if self._at_work(rank)]):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            if waiting != told:
+                told = waiting
+                say(f"waiting for rank {', '.join(map(str, waiting))}, for up to {left:,.0f} s")
+            try:
+                async with asyncio.timeout(min(LOOK_S, left)):
+                    await stopped.wait()
+            except TimeoutError:
+                pass
+
+    def join(self, out: Path, *, lock: bool, on_warning: Say) -> Joined:
+        """Merge what there is."""
+        found = [path for path in self.directories if (path / MANIFEST).exists()]
+        merged = merge(found, out, lock=lock, on_warning=on_warning)
+        lacking = (self._at_work(rank) or self._lacks(rank) for rank in self._others())
+        return Joined(merged, [line for line in lacking if line is not None])
+
+    def _others(self) -> Sequence[int]:
+        return [rank for rank in range(len(self.directories)) if rank != self._own]
+
+    def _known(self, rank: int) -> Ranks | None:
+        """What the directory of a rank says, if it is of the same tasks, shared out alike."""
+        path = self.directories[rank]
+        if not (path / MANIFEST).exists():
+            return None
+        found = collecting(read_manifest(path).ranks)
+        same = found is not None and self._terms is not None and found.terms == self._terms.terms
+        return found if same and found is not None and rank in found.present else None
+
+    def _at_work(self, rank: int) -> str | None:
+        """Why a rank is waited for."""
+        path = self.directories[rank]
+        try:
+            known = self._known(rank)
+        except WindrowError as problem:
+            return f"rank {rank}: {problem}"
+        if known is None:
+            return f"rank {rank} has not collected its share of these tasks in {path}"
+        counts = share_of(known, rank).counts
+        if not counts or counts["pending"]:
+            return f"rank {rank} has {counts['pending']:,} left" if counts else f"rank {rank} was broken off"
+        holder = holder_of(path / f"lock.{RANK}{rank}")
+        return f"rank {rank} is still writing ({holder})" if holder is not None else None
+
+    def _lacks(self, rank: int) -> str | None:
+        """What of a share that is done is not as it should be."""
+        left = share_of(self._known(rank), rank).left
+        return f"rank {rank} has {left:,} that failed or are not graded" if left else None

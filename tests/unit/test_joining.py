@@ -1,0 +1,139 @@
+"""The end of a run that ranks share: rank 0 waits for the others, merges, and names who is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores import collect, contents, folder_in_memory, open_run, rows
+from windrow.cli.main import main
+from windrow.collector import run_collection
+from windrow.engine.control import Control
+from windrow.errors import PolicyError
+from windrow.joining import Others
+from windrow.policies.base import Request
+
+WEIGHTS = {"world_size": 3, "rank_weights": [2, 1, 1], "tasks": rows(8), "samples": 1}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+def refuse(request: Request) -> str:
+    raise PolicyError("no")
+
+
+async def rank_0(out: Path, **options: Any) -> Others:
+    collection = open_run(out, rank=0, **{**WEIGHTS, **options})
+    await run_collection(collection)
+    return Others(collection)
+
+
+async def waited(others: Others, deadline_s: float = 60.0) -> list[str]:
+    said: list[str] = []
+    await others.done(Control(), deadline_s, said.append)
+    return said
+
+
+async def awaited(others: Others) -> list[str]:
+    """Who is waited for, without waiting."""
+    control = Control()
+    said: list[str] = []
+
+    def stop(text: str) -> None:
+        said.append(text.partition(", for")[0])
+        control.stop()
+
+    await others.done(control, 60.0, stop)
+    return said
+
+
+@pytest.mark.parametrize("out", ["run", "run.{rank}"])
+async def test_rank_0_waits_until_the_others_are_done_and_makes_one_run_of_all(
+    folder: Path, out: str
+) -> None:
+    others = await rank_0(folder / out)
+    waiting = asyncio.create_task(waited(others))
+    for rank in (2, 1):
+        await collect(folder / out, rank=rank, **WEIGHTS)
+    said = await waiting
+    assert all(text.startswith("waiting for rank ") for text in said)
+    joined = others.join(folder / "merged", lock=True, on_warning=pytest.fail)
+    assert (joined.complete, joined.lacking, joined.merged.done) == (True, [], 8)
+    await collect(folder / "alone", tasks=rows(8), samples=1)
+    assert contents(folder / "merged") == contents(folder / "alone")
+
+
+@pytest.mark.parametrize("out", ["run", "run.{rank}"])
+async def test_who_is_missing_at_the_deadline_is_named_and_what_there_is_is_merged(
+    folder: Path, out: str
+) -> None:
+    await collect(folder / out, rank=1, answer=refuse, **WEIGHTS)
+    others = await rank_0(folder / out)
+    assert await waited(others, 0.0) == []
+    joined = others.join(folder / "merged", lock=True, on_warning=lambda text: None)
+    assert not joined.complete
+    where = folder / out.format(rank=2)
+    assert joined.lacking == [
+        "rank 1 has 2 that failed or are not graded",
+        f"rank 2 has not collected its share of these tasks in {where}",
+    ]
+    assert joined.merged.missing == [(2, 3)]
+    assert (joined.merged.done, joined.merged.planned) == (4, 8)
+
+
+async def test_a_share_that_was_done_of_fewer_tasks_is_waited_for(folder: Path) -> None:
+    for rank in (1, 2):
+        await collect(folder / "run.{rank}", rank=rank, limit=4, **WEIGHTS)
+    others = await rank_0(folder / "run.{rank}")
+    assert await awaited(others) == ["waiting for rank 1, 2"]
+    joined = others.join(folder / "merged", lock=True, on_warning=lambda text: None)
+    assert [line[:6] for line in joined.lacking] == ["rank 1", "rank 2"]
+
+
+async def test_a_rank_that_has_something_left_or_still_writes_is_waited_for(folder: Path) -> None:
+    others = await rank_0(folder / "run")
+    await collect(folder / "run", rank=1, **WEIGHTS)
+    at_work = open_run(folder / "run", rank=2, **WEIGHTS)
+    assert await awaited(others) == ["waiting for rank 2"]
+    assert others.join(folder / "a", lock=True, on_warning=lambda text: None).lacking == ["rank 2 has 2 left"]
+    await at_work.run(Control())  # all is done, and the lock is still held
+    assert await awaited(others) == ["waiting for rank 2"]
+    [line] = others.join(folder / "b", lock=True, on_warning=lambda text: None).lacking
+    assert line.startswith("rank 2 is still writing (process ")
+    at_work.close()
+    assert await awaited(others) == []
+    assert others.join(folder / "c", lock=True, on_warning=pytest.fail).complete
+
+
+async def test_waiting_ends_when_its_time_is_over_or_the_run_is_stopped(folder: Path) -> None:
+    others = await rank_0(folder / "run")
+    await waited(others, 0.02)
+    assert await awaited(others) == ["waiting for rank 1, 2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--merge-deadline", "5"], "--merge-deadline: there is no --merge OUT"),
+        (["--merge", "x", "--merge-deadline", "-1"], "--merge-deadline -1.0: expected seconds, 0 or more"),
+        (["--merge", "{file}"], "is a file; give a directory"),
+    ],
+)
+def test_a_merge_that_cannot_be_is_refused_before_anything_is_collected(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"prompt": "p", "answer": "1"}\n')
+    said = [flag.replace("{file}", str(tasks)) for flag in flags]
+    run = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "run")]
+    assert main(["collect", str(tasks), *run, *said]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
