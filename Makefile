@@ -10,8 +10,9 @@ PYTHON ?=
 
 # Packages that are heavy, or that need other versions than the rest: an environment each, for the tests of that name. It has the
 # extra of that name, or the one that EXTRA_NAME says, and what tests/interop/NAME.txt pins, which wins over constraints.txt.
-INTEROP := wandb mlflow tensorboard tinker
+INTEROP := wandb mlflow tensorboard tinker hud
 EXTRA_tinker := tokens
+EXTRA_hud := tokens
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +65,8 @@ test-interop: $(INTEROP:%=test-interop-%) ## with the real packages, each in an 
 
 test-interop-%: .interop/%/.stamp
 	timeout 300 .interop/$*/bin/python -m pytest -q tests/interop/test_$*.py
+
+test-interop-hud: $(STAMP)  # the command drives a server of theirs: each has an MCP of its own version
 
 .PRECIOUS: .interop/%/.stamp
 .interop/%/.stamp: pyproject.toml constraints.txt tests/interop/%.txt .ci/venv

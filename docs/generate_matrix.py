@@ -46,16 +46,28 @@ def page(data: Path = DATA) -> str:
     return HEAD + "".join(lines)
 
 
-def against(row: dict[str, str], versions: dict[str, str]) -> str:
+def against(row: dict[str, str], versions: dict[str, dict[str, str]]) -> str:
     if "package" in row:
-        return f"the real {row['package']} {versions[normal(row['package'])]}"
+        pins = versions.get(environment(row["test"]), versions["constraints.txt"])
+        return f"the real {row['package']} {pins[normal(row['package'])]}"
     return f"documentation ({row['version']})"
 
 
-def pinned() -> dict[str, str]:
-    """The versions that the tests run with; an environment of its own has the last word."""
-    files = [ROOT / "constraints.txt", *sorted((ROOT / "tests" / "interop").glob("*.txt"))]
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+def environment(test: str) -> str:
+    """The file of pins that a test runs with."""
+    found = re.match(r"tests/interop/test_(\w+)\.py", test)
+    return f"{found[1]}.txt" if found else "constraints.txt"
+
+
+def pinned() -> dict[str, dict[str, str]]:
+    """The versions that the tests run with, by file; an environment of its own has what it does not pin from constraints.txt."""
+    common = _pins(ROOT / "constraints.txt")
+    own = {file.name: common | _pins(file) for file in sorted((ROOT / "tests" / "interop").glob("*.txt"))}
+    return {"constraints.txt": common, **own}
+
+
+def _pins(file: Path) -> dict[str, str]:
+    lines = file.read_text(encoding="utf-8").splitlines()
     return {normal(name): version for name, _, version in (line.partition("==") for line in lines) if version}
 
 

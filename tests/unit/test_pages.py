@@ -25,18 +25,22 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 # Of every command, of pytest, of a service.
 OTHERS = {"--help", "--debug", "--version", "--randomly-seed", "--port"}
-NEMO_GYMS = {
-    f"--{name}"
-    for name in (
-        "no-serve",
-        "input",
-        "output",
-        "num-repeats",
-        "prompt-config",
-        "max-output-tokens",
-        "resume",
-        "disable-aggregation",
-    )
+# Flags of other systems, by the page for their people.
+THEIRS = {
+    "hud": {"--max-steps", "--max-concurrent", "--allowed-tools", "--disallowed-tools"},
+    "nemo-gym": {
+        f"--{name}"
+        for name in (
+            "no-serve",
+            "input",
+            "output",
+            "num-repeats",
+            "prompt-config",
+            "max-output-tokens",
+            "resume",
+            "disable-aggregation",
+        )
+    },
 }
 
 
@@ -81,7 +85,7 @@ def test_every_test_that_is_named_is_a_test(page: Path) -> None:
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_every_flag_that_is_named_is_a_flag(page: Path) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text(encoding="utf-8")))
-    others = OTHERS | NEMO_GYMS if page.stem == "nemo-gym" else OTHERS
+    others = OTHERS | THEIRS.get(page.stem, set())
     assert sorted(named - set(re.findall(r"--[a-z-]+", REFERENCE)) - others) == []
 
 

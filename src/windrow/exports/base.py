@@ -61,6 +61,7 @@ class Exporter:
     """
 
     needs_groups = False  # whether Example.rewards is wanted: then a whole group is held at a time
+    takes_failed = False  # whether failed and cancelled rollouts are wanted, too
     every_attempt = False  # whether all attempts are wanted, also failed ones and those that another follows
 
     def __init__(self) -> None:

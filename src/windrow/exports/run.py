@@ -27,6 +27,7 @@ BUILT_IN = {
     "parquet": "windrow.exports.parquet:Parquet",
     "tinker": "windrow.exports.tinker:Tinker",
     "nemo-gym": "windrow.exports.nemo_gym:NemoGym",
+    "hud": "windrow.exports.hud:Hud",
 }
 
 
@@ -61,13 +62,16 @@ def export(
     """Write the final attempts of `run` to the file `out` in the format `to`, in the order of `windrow.load`.
 
     The same run gives the same bytes. `out` is there whole or not at all. Failed and cancelled rollouts are left out
-    unless `failed`. Other keywords are the exporter's settings. `on_progress` is told of every rollout how many are
+    unless `failed`, or the format has a place for them. Other keywords are the exporter's settings. `on_progress` is told of every rollout how many are
     read and how many exported. Raises ExportError if nothing is left to write.
     """
     exporter = make_exporter(to, settings)
     every = exporter.every_attempt
     selection = Selection(
-        where=where, min_reward=min_reward, best_of_group=best_of_group, failed=failed or every
+        where=where,
+        min_reward=min_reward,
+        best_of_group=best_of_group,
+        failed=failed or every or exporter.takes_failed,
     )
     rollouts = load(run, attempts="all" if every else "final")
     path = Path(out)

@@ -1,0 +1,152 @@
+"""The real hud-python: its types take our rows and our records, its reward lookup agrees with ours, and its own server is driven."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hud.agents.base import find_reward as their_reward
+from hud.eval.task import Task
+from hud.shared.exceptions import HudConfigError
+from hud.types import LegacyTask, MCPToolResult, Trace, TraceStep
+from mcp.types import TextContent
+
+from tests.exporting import exported, said
+from tests.hudrows import V5, v4
+from tests.stores import write_run
+from windrow.bridges.hud.rewards import find_reward
+from windrow.bridges.hud.rows import generation_of, key_of, split_row
+from windrow.bridges.hud.tasks import read_task
+from windrow.errors import ScorerError
+from windrow.tools.mcpsession import McpAnswer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of its own names
+
+ROOT = Path(__file__).parents[2]
+
+CALLS: list[Any] = [
+    {"name": "a", "arguments": {"x": 1}},
+    {"name": "a", "arguments": {"name": "b", "arguments": {"x": 1}}},
+    {"a": {"name": "b", "arguments": {"x": 1}}},
+    {"a": {"b": {"c": {"x": 1}}}},
+    {"name": "a"},
+    [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"y": [1, 2]}}],
+    '{"name": "a", "arguments": {"x": 1}}',
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_a_row_of_the_first_generation_is_read_as_they_read_it(call: Any) -> None:
+    agent = {"system_prompt": "Be brief.", "allowed_tools": ["a*"], "disallowed_tools": ["ab"]}
+    row = v4(None, {"url": "http://h/mcp"}, id="t", setup_tool=call, evaluate_tool=call, agent_config=agent)
+    theirs, ours = LegacyTask(**row), read_task(row)
+    found = theirs.setup_tool if isinstance(theirs.setup_tool, list) else [theirs.setup_tool]
+    assert [(c.name, c.arguments or {}) for c in found if c] == [(c.name, c.arguments) for c in ours.setup]
+    assert ours.evaluate == ours.setup
+    assert theirs.agent_config is not None
+    assert theirs.agent_config.system_prompt == ours.system_prompt
+    assert theirs.agent_config.allowed_tools == list(ours.allowed or ())
+    assert theirs.agent_config.disallowed_tools == list(ours.disallowed)
+    assert (theirs.prompt, theirs.id, theirs.mcp_config) == (ours.prompt, key_of(row), ours.servers)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"agent_config": {"allowed": []}}, {"setup_tool": {"name": 5}}, {"mcp_config": "{"}]
+)
+def test_what_they_refuse_in_a_row_is_refused(wrong: dict[str, Any]) -> None:
+    row = {**v4(), **wrong}
+    with pytest.raises((ValueError, HudConfigError)):
+        LegacyTask(**row)
+    with pytest.raises(ValueError):
+        split_row(row)
+
+
+def test_a_row_of_the_second_generation_is_theirs_and_comes_back_as_it_was() -> None:
+    task = Task(**V5)
+    assert (task.scenario, task.args, task.slug) == (V5["scenario"], V5["args"], V5["slug"])
+    assert generation_of(V5) == "v5"
+    kept, _ = split_row(V5)
+    assert kept == V5
+    written = json.loads(json.dumps(task.model_dump(mode="json", exclude_none=True)))
+    assert generation_of(written) == "v5"
+    split_row(written)
+    assert key_of(written) == key_of(V5)
+
+
+ANSWERS: list[tuple[list[str], Any]] = [
+    ([], {"reward": 0.5}),
+    ([], {"grade": 0.25, "score": 0.75}),
+    ([], {"score": 1, "content": "good"}),
+    ([], {"subscores": {"a": 1.0, "b": 0.5, "c": 9.0}, "weights": {"a": 0.5, "b": 0.5}}),
+    (["well done", '{"grade": 0.125}'], None),
+    (['{"score": 0.5, "reward": 1.0}'], {"verdict": "fine"}),
+    (['{"score": 0.5}'], {"reward": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("texts", "structured"), ANSWERS, ids=str)
+def test_a_reward_is_found_where_they_find_it(texts: list[str], structured: Any) -> None:
+    blocks = [TextContent(type="text", text=text) for text in texts]
+    theirs = their_reward(MCPToolResult(content=blocks, structuredContent=structured, isError=False))
+    assert find_reward(McpAnswer(texts=tuple(texts), structured=structured), "evaluate").reward == theirs
+
+
+@pytest.mark.parametrize(
+    "structured", [None, {"verdict": "fine"}, {"subscores": {"a": "x"}, "weights": {"a": 1}}]
+)
+def test_where_they_make_up_a_zero_the_grading_fails(structured: Any) -> None:
+    blocks = [TextContent(type="text", text="well done")]
+    assert their_reward(MCPToolResult(content=blocks, structuredContent=structured, isError=False)) == 0.0
+    with pytest.raises(ScorerError):
+        find_reward(McpAnswer(texts=("well done",), structured=structured), "evaluate")
+
+
+def test_an_exported_line_is_a_trace_of_theirs_and_its_steps_are_theirs(tmp_path: Path) -> None:
+    played = msgspec.structs.replace(said("a").task, data=v4("log", {"url": "http://h/mcp"}, id="t"))
+    [row] = exported(write_run(tmp_path / "run", [said("a", reward=0.5, task=played)]), "hud")
+    trace = Trace.model_validate({**row, "isError": row["is_error"]})
+    assert isinstance(trace.task, LegacyTask)
+    assert (trace.task.prompt, trace.task.id) == ("Go on.", "t")
+    assert (trace.reward, trace.done, trace.content, trace.isError) == (0.5, True, "a!", False)
+    [step] = [TraceStep.model_validate(step) for step in row["trace"]]
+    assert step.category == "agent"
+    assert step.start_timestamp == row["trace"][0]["start_timestamp"]
+
+
+def test_their_own_server_is_driven_by_the_command(tmp_path: Path) -> None:
+    """Windrow is the one of .venv: its MCP client and theirs do not live in one environment."""
+    server = {"command": sys.executable, "args": [str(Path(__file__).with_name("hudcounter.py"))]}
+    row = {
+        "prompt": "Count to seven.",
+        "mcp_config": {"counter": server},
+        "setup_tool": {"name": "setup", "arguments": {"start": 3}},
+        "evaluate_tool": {"name": "evaluate", "arguments": {"target": 7}},
+        "agent_config": {"disallowed_tools": ["setup", "evaluate"]},
+    }
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n")
+    call = '<tool_call>{"name": "add", "arguments": {"by": 4}}</tool_call>'
+    script = {"replies": [{"match": "Count", "reply": call}, {"reply": "done"}]}
+    (tmp_path / "script.json").write_text(json.dumps(script))
+    command = [
+        str(ROOT / ".venv" / "bin" / "python"),
+        "-m",
+        "windrow",
+        "collect",
+        "tasks.jsonl",
+        "--out",
+        "run",
+    ]
+    command += ["--model", "scripted:script.json", "--tool-calls", "hermes", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rollout = json.loads(done.stdout.splitlines()[0])
+    assert (rollout["reward"], rollout["env"], rollout["stop"]) == (1.0, "hud", "answered")
+    assert rollout["messages"][0]["content"] == "Count to seven.\n\nThe counter is at 3."
+    assert [tool["name"] for tool in rollout["tools"]] == ["add"]
