@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from windrow.bridges.hud.rewards import find_reward
+from windrow.bridges.hud.rewards import check_judged, find_reward
 from windrow.bridges.hud.rows import NAME, generation_of, not_played
 from windrow.bridges.hud.servers import Servers, conceal, servers_of
 from windrow.bridges.hud.tasks import HudTask, ToolCall, read_task
@@ -95,8 +95,7 @@ class Hud(Env):
         answers = [await self._servers.call(call.name, call.arguments) for call in self._task.evaluate]
         named = list(zip(self._task.evaluate, answers, strict=True))
         for call, answer in named:
-            if answer.failed:
-                find_reward(answer, call.name)  # which says so
+            check_judged(answer, call.name)
         found = find_reward(answers[0], self._task.evaluate[0].name)
         return Score(
             {"reward": (found.reward, 1.0)},

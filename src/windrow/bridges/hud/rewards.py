@@ -21,13 +21,18 @@ class Found(msgspec.Struct, frozen=True):
     subscores: dict[str, float] = {}
 
 
-def find_reward(answer: McpAnswer, tool: str) -> Found:
-    """The value of `reward`, `grade` or `score`; else the weighted sum of the subscores; else what the first text that is JSON
-    says. ScorerError where there is none."""
+def check_judged(answer: McpAnswer, tool: str) -> None:
+    """ScorerError where the tool says that it has failed."""
     if answer.failed:
         raise ScorerError(
             f"the evaluate tool {tool!r} failed: {answer.text:.2000}", kind="evaluate_failed", retryable=False
         )
+
+
+def find_reward(answer: McpAnswer, tool: str) -> Found:
+    """The value of `reward`, `grade` or `score`; else the weighted sum of the subscores; else what the first text that is JSON
+    says. ScorerError where there is none."""
+    check_judged(answer, tool)
     said = answer.structured
     if isinstance(said, dict):
         subscores = _numbers(said.get("subscores"))

@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 from windrow.bridges.hud.tasks import read_task
 from windrow.config import nearest
-from windrow.naming import BRIDGES
+from windrow.envs import find_env
+from windrow.errors import UsageError
 from windrow.records import Json
 from windrow.tasks.foreign import Marks, Traits
 
@@ -57,16 +58,14 @@ def generation_of(row: Mapping[str, Json]) -> Generation | None:
 
 @lru_cache(maxsize=256)
 def _is_ours(env: str) -> bool:
-    """Whether a name is that of an environment of ours: HUD's names have no colon, and ours may be plugged in."""
-    from importlib.metadata import entry_points
-
-    built_in = ("problem", "prompt", "chat", "tool", "rubric", "preference", "web")
-    return (
-        ":" in env
-        or env in built_in
-        or env in BRIDGES["env"]
-        or env in entry_points(group="windrow.envs").names
-    )
+    """Whether a name is that of an environment of ours, which may be plugged in; HUD's names have no colon."""
+    if ":" in env:
+        return True
+    try:
+        find_env(env)
+    except UsageError:
+        return False
+    return True
 
 
 def is_row(row: Mapping[str, Json]) -> bool:
