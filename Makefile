@@ -64,7 +64,7 @@ test: lint browser ## linters, then every test, the slow ones too
 test-interop: $(INTEROP:%=test-interop-%) ## with the real packages, each in an environment of its own (.interop/)
 
 test-interop-%: .interop/%/.stamp
-	timeout 300 .interop/$*/bin/python -m pytest -q tests/interop/test_$*.py
+	timeout 900 .interop/$*/bin/python -m pytest -q tests/interop/test_$*.py
 
 test-interop-hud: $(STAMP)  # the command drives a server of theirs: each has an MCP of its own version
 

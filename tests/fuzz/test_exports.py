@@ -43,8 +43,9 @@ def rows_in(path: Path, to: str) -> int:
         ("sft", {"form": "openai"}),
         ("trl", {"advantages": "grpo"}),
         ("parquet", {"failed": True}),
+        ("tinker", {"failed": True, "mask_parse_errors": True}),
     ],
-    ids=["sft", "openai", "trl", "parquet"],
+    ids=["sft", "openai", "trl", "parquet", "tinker"],
 )
 @fuzz(60)
 @given(line=mutated_json([msgspec.to_builtins(line) for line in LINES]))

@@ -256,7 +256,7 @@ def trees(draw: st.DrawFn) -> Calls:
     return calls
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(trees(), min_size=1, max_size=3))
 def test_however_an_agent_branches_the_same_ids_are_trained_after_the_same_context(
     episodes: list[Calls],
