@@ -182,7 +182,10 @@ class CrashDisk(Disk):
         return status.st_ino
 
     def _remember_names(self, path: Path) -> None:
-        self._names[path.stat().st_ino] = _names(path)
+        inode = path.stat().st_ino
+        self._names[inode] = _names(path)
+        if inode not in self._held:
+            self._held[inode] = os.open(path, os.O_RDONLY)
 
     def _remember_bytes(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY)
@@ -210,7 +213,7 @@ class CrashDisk(Disk):
         self, inode: int, live: dict[int, Path], chance: random.Random | None
     ) -> Iterator[tuple[str, int]]:
         durable = self._names.get(inode, {})
-        current = _names(live[inode])
+        current = _names(live[inode]) if inode in live else {}
         for name in sorted({*durable, *current}):
             choices = [durable.get(name), current.get(name)]
             child = chance.choice(choices) if chance else choices[0]

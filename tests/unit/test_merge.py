@@ -24,6 +24,7 @@ from tests.stores import (
     write_run,
 )
 from windrow import load
+from windrow.blobs import name_of_blob
 from windrow.cli.main import main
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.identity import rollout_id
@@ -31,6 +32,7 @@ from windrow.merging import Merged, merge
 from windrow.policies.base import Request
 from windrow.records import Rollout, Timing
 from windrow.stats.summary import summarise
+from windrow.store.blobs import path_of, read_blob
 from windrow.store.directory import Fingerprint, RunDirectory, read_manifest
 from windrow.store.lock import Lock
 from windrow.store.ranks import Ranks
@@ -366,19 +368,21 @@ def test_a_full_disk_leaves_the_run_as_it_was(tmp_path: Path, room: int) -> None
     assert len(list(load(out))) == 3
 
 
-def test_blobs_come_along(tmp_path: Path) -> None:
-    x, y = write_run(tmp_path / "x"), write_run(tmp_path / "y")
-    for run, name, data in (
-        (x, "ab/cd", b"1"),
-        (y, "ab/ef", b"2"),
-        (y, "01/23", b"3"),
-        (y, "01/.draft", b""),
-    ):
-        (run / "blobs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / "blobs" / name).write_bytes(data)
-    merged(tmp_path / "out", x, y)
-    found = {name: data for name, data in tree(tmp_path / "out").items() if name.startswith("blobs/")}
-    assert found == {"blobs/ab/cd": b"1", "blobs/ab/ef": b"2", "blobs/01/23": b"3"}
+def test_blobs_come_along_whole_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name) for name in "xy"]
+    out, said = tmp_path / "out", []
+    for run, data in ((runs[0], b"one"), (runs[1], b"one"), (runs[1], b"two"), (runs[1], b"three")):
+        path = path_of(run / "blobs", name_of_blob(data))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if data != b"three" else b"half")
+    merged(out, runs[0])
+    path_of(out / "blobs", name_of_blob(b"one")).write_bytes(b"")  # as a power cut may leave it
+    merged(out, *runs, said=said)
+
+    for data in (b"one", b"two"):
+        assert read_blob(out / "blobs", name_of_blob(data)) == data
+    assert not path_of(out / "blobs", name_of_blob(b"three")).exists()
+    assert "is damaged" in said[0]
 
 
 # -- ranks

@@ -11,6 +11,7 @@ import msgspec
 from windrow.errors import UsageError, WindrowError
 from windrow.store.directory import MANIFEST, Manifest, read_manifest
 from windrow.store.ranks import unfinished
+from windrow.store.swap import DRAFT, READY
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     root = Path(arguments.directory)
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory; runs are written to runs/ unless --out says otherwise")
-    for path in sorted(manifest.parent for manifest in root.rglob(MANIFEST)):
+    found = (manifest.parent for manifest in root.rglob(MANIFEST))
+    for path in sorted(path for path in found if path.parent.name not in (DRAFT, READY)):
         try:
             manifest = read_manifest(path)
         except WindrowError as problem:

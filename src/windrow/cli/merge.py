@@ -73,8 +73,8 @@ class _Progress:
         if now < self._next:
             return
         self._next = now + PROGRESS_S
-        if progress.phase == "counting":
-            _say("counting …")
+        if progress.phase in ("counting", "copying"):
+            _say("counting …" if progress.phase == "counting" else f"copying: {progress.blobs:,} blobs")
             return
         done = progress.read_bytes if progress.phase == "reading" else progress.written_bytes
         total = progress.total_bytes

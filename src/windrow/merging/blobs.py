@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from windrow.blobs import NAME_CHARS
+from windrow.errors import StoreError
+from windrow.store.blobs import FOLDER, path_of, read_blob
 from windrow.store.disk import Disk
 
-BLOBS = "blobs"
-_PIECE_BYTES = 1 << 20
 
-
-def copy_blobs(run: Path, out: Path, disk: Disk) -> int:
-    """Copy the blobs that `out` lacks, each whole or not at all; how many they were."""
-    copied = 0
-    for file in sorted((run / BLOBS).rglob("*")):
-        target = out / file.relative_to(run)
-        if file.name.startswith(".") or not file.is_file() or target.exists():
+def copy_blobs(
+    run: Path, out: Path, disk: Disk, *, copied: Callable[[], None], warn: Callable[[str], None]
+) -> None:
+    """Copy the blobs that `out` lacks, each whole or not at all. What is damaged is told, and left out."""
+    for name in _names(run / FOLDER):
+        source, target = path_of(run / FOLDER, name), path_of(out / FOLDER, name)
+        if target.exists() and target.stat().st_size == source.stat().st_size:
+            continue
+        try:
+            data = read_blob(run / FOLDER, name)
+        except StoreError as problem:
+            warn(f"left out: {problem}")
             continue
         _make_folder(target.parent, disk)
-        disk.replace(target, _pieces(file))
-        copied += 1
-    return copied
+        disk.replace(target, data)
+        copied()
 
 
-def _pieces(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as opened:
-        while piece := opened.read(_PIECE_BYTES):
-            yield piece
+def _names(folder: Path) -> Iterator[str]:
+    for file in sorted(folder.glob("??/*")):
+        name = file.parent.name + file.name
+        if len(name) == NAME_CHARS and name.isalnum():
+            yield name
 
 
 def _make_folder(path: Path, disk: Disk) -> None:

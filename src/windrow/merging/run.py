@@ -32,12 +32,13 @@ Warn = Callable[[str], None]
 
 
 class MergeProgress(msgspec.Struct):
-    """`phase` is reading, writing or counting; bytes of all inputs."""
+    """`phase` is reading, writing, counting or copying; `total_bytes` are the logs of all inputs."""
 
     phase: str = "reading"
     total_bytes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    blobs: int = 0
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +143,7 @@ class _Merge:
             self._tell(self._progress)
             self._count(swap.folder)
             self._write_metrics(swap.folder)
-            for input in self._inputs:
-                if not input.own:
-                    copy_blobs(input.path, self._path, self._disk)
+            self._copy_blobs()
             self._keep_bad_lines()
             swap.commit(self._gone(swap.folder))
         except BaseException:
@@ -207,6 +206,18 @@ class _Merge:
             write_metrics(folder, survey(folder, warn=self._warn), self._disk)
         except WindrowError as problem:
             self._warn(f"no metrics.json: {problem}")
+
+    def _copy_blobs(self) -> None:
+        """Before the lines that name them are in place."""
+
+        def copied() -> None:
+            self._progress.blobs += 1
+            self._tell(self._progress)
+
+        self._progress.phase = "copying"
+        for input in self._inputs:
+            if not input.own:
+                copy_blobs(input.path, self._path, self._disk, copied=copied, warn=self._warn)
 
     def _gone(self, folder: Path) -> set[str]:
         """The files of the run that was there which have no successor: their lines stand in the new ones."""

@@ -17,6 +17,7 @@ from windrow.errors import StoreError, UsageError
 from windrow.naming import BRIDGES
 from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
 from windrow.secrets import Redactor
+from windrow.store.blobs import FOLDER as BLOBS
 from windrow.store.blobs import BlobStore
 from windrow.store.disk import Disk
 from windrow.store.heads import whole_episodes
@@ -24,7 +25,7 @@ from windrow.store.lock import Lock
 from windrow.store.locks import RANK, Locks
 from windrow.store.log import Log, Whole
 from windrow.store.ranks import Ranks, Redo
-from windrow.store.swap import DRAFT, READY, finish
+from windrow.store.swap import DRAFT, finish, is_unfinished
 from windrow.store.taskfile import TaskFile
 from windrow.tasks.draw import Draw
 
@@ -227,7 +228,7 @@ def refuse_strangers(path: Path) -> None:
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
             raise UsageError(f"--out {path}: {place} is a file; give a directory")
-    if not path.exists() or (path / MANIFEST).exists():
+    if not path.exists() or (path / MANIFEST).exists() or is_unfinished(path):
         return
     others = [p.name for p in path.iterdir() if not _is_ours(p.name)]
     if others and not (path / MANIFEST).exists():  # another rank may have written it just now
@@ -336,7 +337,7 @@ def _make_directory(path: Path, disk: Disk) -> None:
 
 def _is_ours(name: str) -> bool:
     """What a crash before the first manifest may have left."""
-    return name.startswith(("lock", f".{MANIFEST}.")) or name in (DRAFT, READY)
+    return name.startswith(("lock", f".{MANIFEST}.")) or name in (DRAFT, BLOBS)
 
 
 def whole_sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
