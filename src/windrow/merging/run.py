@@ -11,22 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.errors import StoreError, UsageError, WindrowError
+from windrow.errors import StoreError, UsageError
 from windrow.merging.blobs import copy_blobs
+from windrow.merging.counting import count
 from windrow.merging.inputs import Files, Input
 from windrow.merging.manifests import joined, missing_ranks, notes
 from windrow.merging.scan import Bad, Scan
 from windrow.merging.writing import TOLD, WRITE_BYTES, Writer
-from windrow.past import Past
-from windrow.records import OPPONENT, encode
-from windrow.stats.metrics import METRICS, survey, write_metrics
-from windrow.store.directory import MANIFEST, TASKS, RunDirectory
+from windrow.stats.metrics import METRICS
+from windrow.store.directory import MANIFEST, RunDirectory
 from windrow.store.disk import Disk
 from windrow.store.log import torn_name
-from windrow.store.read import RunReader
 from windrow.store.swap import Swap, is_unfinished
-from windrow.store.taskfile import KnownTasks
-from windrow.tasks.plan import Plan
 
 Warn = Callable[[str], None]
 
@@ -141,8 +137,14 @@ class _Merge:
             examples = list(writer.examples())
             self._progress.phase = "counting"
             self._tell(self._progress)
-            self._count(swap.folder)
-            self._write_metrics(swap.folder)
+            self._manifest = count(
+                swap.folder,
+                self._manifest,
+                self._disk,
+                agents=self._scan.agents,
+                matches=self._scan.seats,
+                warn=self._warn,
+            )
             self._copy_blobs()
             self._keep_bad_lines()
             swap.commit(self._gone(swap.folder))
@@ -167,45 +169,6 @@ class _Merge:
         )
 
     # -- the rest of the run
-
-    def _count(self, folder: Path) -> None:
-        """Count what is there as `collect` would, and write the manifest."""
-        manifest = self._manifest
-        self._write_manifest(folder)
-        tasks = KnownTasks(folder / TASKS)
-        plan = Plan(
-            tasks,
-            samples=manifest.config.get("samples", 1),
-            pass_=manifest.config.get("pass", 0),
-            behaviour=manifest.behaviour.hash,
-            split=manifest.split,
-        )
-        past = Past(plan, RunReader(folder))
-        try:
-            past.learn(manifest.grading, None)
-        finally:
-            past.close()
-        ledger = past.ledger
-        counts = {
-            "planned": ledger.size,
-            "done": ledger.done_count,
-            "failed": ledger.final_failure_count,
-            "pending": ledger.pending_count,
-            "ungraded": past.ungraded,
-        }
-        agents = self._scan.agents - {OPPONENT}
-        planned = {agents.pop(): ledger.size} if len(agents) == 1 and not self._scan.seats else {}
-        self._manifest = msgspec.structs.replace(manifest, counts=counts, agents=planned)
-        self._write_manifest(folder)
-
-    def _write_manifest(self, folder: Path) -> None:
-        self._disk.replace(folder / MANIFEST, msgspec.json.format(encode(self._manifest), indent=2) + b"\n")
-
-    def _write_metrics(self, folder: Path) -> None:
-        try:
-            write_metrics(folder, survey(folder, warn=self._warn), self._disk)
-        except WindrowError as problem:
-            self._warn(f"no metrics.json: {problem}")
 
     def _copy_blobs(self) -> None:
         """Before the lines that name them are in place."""
