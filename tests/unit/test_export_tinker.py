@@ -297,12 +297,17 @@ def test_what_has_no_datums_is_counted_by_why(tmp_path: Path) -> None:
     image = Message(role="user", content=[{"blob": "ab", "media_type": "image/png"}], origin="task")
     seen = sampled("c", reward=1.0, index=2)
     seen = msgspec.structs.replace(seen, messages=(image, *seen.messages[1:]))
+    inline = Message(
+        role="user", content=[{"type": "image_url", "image_url": {"url": "data:,"}}], origin="task"
+    )
+    within = sampled("e", reward=1.0, index=4)
+    within = msgspec.structs.replace(within, messages=(inline, *within.messages[1:]))
     failed = sampled("d", status="failed", stop="error", error=FAILED, index=3)
     run = write_run(
-        tmp_path / "run", [sampled("a", reward=1.0), said("b", reward=0.0, index=1), seen, failed]
+        tmp_path / "run", [sampled("a", reward=1.0), said("b", reward=0.0, index=1), seen, failed, within]
     )
     report = windrow.export(run, to="tinker", out=tmp_path / "out.jsonl", failed=True)
-    assert (report.rows, report.exported) == (4, 4)
+    assert (report.rows, report.exported) == (5, 5)
     assert [line["windrow"]["error"] for line in summaries(run, failed=True)][3] == {
         "owner": "infra",
         "kind": "http_503",

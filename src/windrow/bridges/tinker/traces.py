@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
+from windrow.blobs import is_blob
 from windrow.records import Json, Message, Rollout, Turn
 
 
@@ -38,7 +39,9 @@ def message_row(message: Message) -> dict[str, Json]:
 
 
 def has_images(rollout: Rollout) -> bool:
-    return any("blob" in part for m in rollout.messages if isinstance(m.content, list) for part in m.content)
+    """Kept beside the log, or within a message: what a part of that kind was to the model, no ids can say."""
+    parts = [part for m in rollout.messages if isinstance(m.content, list) for part in m.content]
+    return any(is_blob(part) or "image" in str(part.get("type")) for part in parts)
 
 
 def _content(message: Message) -> str | list[dict[str, Json]]:
@@ -50,7 +53,7 @@ def _content(message: Message) -> str | list[dict[str, Json]]:
     if isinstance(message.content, str):
         parts.append({"type": "text", "text": message.content})
     else:
-        parts += [{"type": "image", **part} if "blob" in part else part for part in message.content or ()]
+        parts += [{"type": "image", **part} if is_blob(part) else part for part in message.content or ()]
     return parts
 
 
