@@ -13,6 +13,7 @@ from tests.collecting import answering, collected
 from tests.loading import prepared, refusal
 from tests.serving import write_jsonl
 from tests.webgym import row
+from windrow.merging import merge
 from windrow.prepare import Prepared
 from windrow.tasks.draw import draw_uniform, ranking
 from windrow.tasks.ranks import shares
@@ -226,6 +227,37 @@ def test_rows_of_any_kind_are_drawn_by_their_difficulty_and_left_out_by_their_ad
         rows, blocklist=file, draw="ratio", draw_n=9, sets=("draw.ratio={a: {range: [1, 3], weight: 1}}",)
     )
     assert sorted(found.tasks.task(n)["difficulty"] for n in range(len(found.tasks))) == [2, 3]
+
+
+async def test_ranks_draw_alike_and_what_they_merge_says_how(tmp_path: Path) -> None:
+    file = blocklist(tmp_path / "b.jsonl", ("shop1.example", "2026-01-31T11:00:00+00:00"))
+    rows = [row(number) for number in range(9)]
+    options: Any = {
+        "env": "prompt",
+        "policy": answering("ok"),
+        "split": "train",
+        "blocklist": file,
+        "source": "s",
+    }
+    options |= {"draw": "uniform", "draw_n": 5, "blocklist_at": NOON}
+    parts = [
+        await collected(rows, **options, out=str(tmp_path / f"{rank}"), rank=rank, world_size=2)
+        for rank in range(2)
+    ]
+    alone = await collected(rows, **options, out=str(tmp_path / "alone"))
+    assert sorted(rollout.id for part in parts for rollout in part) == sorted(rollout.id for rollout in alone)
+
+    def draws(run: str) -> Any:
+        return msgspec.json.decode((tmp_path / run / "run.json").read_bytes())["draws"]
+
+    said: list[str] = []
+    merge([tmp_path / "0", tmp_path / "1"], tmp_path / "whole", on_warning=said.append)
+    assert draws("whole") == draws("0") == draws("1") == draws("alone")
+    assert not said
+    blocklist(tmp_path / "b.jsonl", ("shop2.example", NOON))
+    await collected(rows, **options, out=str(tmp_path / "other"), rank=0, world_size=2)
+    merge([tmp_path / "other", tmp_path / "1"], tmp_path / "odd", on_warning=said.append)
+    assert any("the parts of pass 0 left other blocked domains out" in text for text in said)
 
 
 async def test_the_record_has_the_draw_and_a_run_goes_on_with_what_it_was_begun_without(

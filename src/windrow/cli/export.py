@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         required=True,
         metavar="FORMAT",
-        help="sft, trl, parquet, nemo-gym, tinker, hud, or a class of your own as module:name",
+        help="sft, trl, parquet, nemo-gym, tinker, hud, webgym, or a class of your own as module:name",
     )
     parser.add_argument("-o", "--out", required=True, metavar="PATH", help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")

@@ -11,6 +11,7 @@ import msgspec
 
 from windrow.cli.text import counts_text, mean_text, parse_reward, shorten
 from windrow.cli.tracking import add_track_arguments
+from windrow.errors import UsageError
 from windrow.stats.majority import Majority
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
 from windrow.trackers.names import Named, parse_track
@@ -33,9 +34,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="nemo-gym:URL",
         help="instead: what the agents at this head server say of the run (/aggregate_metrics), as JSON",
     )
+    parser.add_argument(
+        "--as",
+        dest="as_",
+        choices=("webgym",),
+        help="instead: this system's numbers, by its names and formulas, and honest ones beside them",
+    )
+    parser.add_argument(
+        "--iteration", type=int, metavar="N", help="of --as: only this pass over the tasks (all of them)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.as_ is not None:
+        return _as_webgym(arguments)
+    if arguments.iteration is not None:
+        raise UsageError("--iteration goes with --as; without it the numbers are of all passes")
     if arguments.aggregate is not None:
         return _aggregate(arguments)
     trackers = [parse_track(text) for text in arguments.track or ()]
@@ -69,6 +83,14 @@ def _aggregate(arguments: argparse.Namespace) -> int:
 
     found = run_loop(aggregate(arguments.run, head_of(arguments.aggregate)))
     print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    return 0
+
+
+def _as_webgym(arguments: argparse.Namespace) -> int:
+    from windrow.bridges.webgym.report import report
+
+    found = report(arguments.run, iteration=arguments.iteration)
+    print(msgspec.json.encode(found.plain()).decode() if arguments.json else found.text())
     return 0
 
 

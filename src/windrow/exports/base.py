@@ -56,7 +56,7 @@ class JsonLines(Writer):
 class Exporter:
     """One format. Its settings are the keyword arguments of its constructor.
 
-    The order of calls: `open` once, `begin` once, then `rows` of each rollout in the order of the run, `rest` once. Nothing of a
+    The order of calls: `place` once, `open` once, `begin` once, then `rows` of each rollout in the order of the run, `rest` once. Nothing of a
     rollout may be kept once its rows are given, so that memory does not grow with the run.
     """
 
@@ -73,6 +73,10 @@ class Exporter:
 
     def open(self, file: BinaryIO) -> Writer:
         return JsonLines(file)
+
+    def place(self, out: Path, run: Path) -> Path:
+        """The file that is written: `out`, unless the format has names of its own for the rollouts of `run`."""
+        return out
 
     def beside(self, out: Path) -> Sequence[Path]:
         """Files that are written together with `out`: all appear at the end, `out` last, or none."""

@@ -28,6 +28,7 @@ BUILT_IN = {
     "tinker": "windrow.exports.tinker:Tinker",
     "nemo-gym": "windrow.exports.nemo_gym:NemoGym",
     "hud": "windrow.exports.hud:Hud",
+    "webgym": "windrow.exports.webgym:WebGym",
 }
 
 
@@ -74,7 +75,7 @@ def export(
         failed=failed or every or exporter.takes_failed,
     )
     rollouts = load(run, attempts="all" if every else "final")
-    path = Path(out)
+    path = exporter.place(Path(out), Path(run))
     with ExitStack() as stack:
         file = stack.enter_context(drafted(path, overwrite=overwrite))
         beside = [stack.enter_context(drafted(one, overwrite=overwrite)) for one in exporter.beside(path)]

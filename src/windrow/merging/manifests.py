@@ -16,6 +16,7 @@ from windrow.identity import canonical
 from windrow.records import Json
 from windrow.store.directory import Fingerprint, Manifest, generations_of
 from windrow.store.ranks import Ranks
+from windrow.tasks.draw import Draw
 from windrow.version import __version__
 
 NOT_OF_THE_WHOLE = (
@@ -51,6 +52,7 @@ def joined(runs: Sequence[Named]) -> Manifest:
         code=_each([manifest.code for manifest in manifests]),
         versions=_each([manifest.versions for manifest in manifests]),
         ranks=_ranks(runs),
+        draws=_draws(manifests),
     )
 
 
@@ -73,6 +75,14 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
     for name in sorted({name for _, manifest in runs for name in manifest.code}):
         if len({manifest.code[name] for _, manifest in runs if name in manifest.code}) > 1:
             yield f"the source of {name} was not the same in all runs, and it has no `version`"
+    chosen = {draw.pass_: draw.blocked for draw in whole.draws}
+    for number in sorted(chosen):
+        drawn = (draw for _, manifest in runs for draw in manifest.draws if draw.pass_ == number)
+        if any(draw.blocked != chosen[number] for draw in drawn):
+            yield (
+                f"the parts of pass {number} left other blocked domains out, so that tasks may be in none of them or in "
+                f"several; give ranks the same --blocklist-at"
+            )
     for path, manifest in runs:
         if manifest.rescore is not None:
             yield (
@@ -144,6 +154,17 @@ def _ranks(runs: Sequence[Named]) -> list[Ranks]:
 
 def _least(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
     return min(fingerprints, key=lambda known: canonical(msgspec.to_builtins(known)))
+
+
+def _draws(manifests: Sequence[Manifest]) -> list[Draw]:
+    """How the tasks of each pass were chosen; of several ways one, whatever the order."""
+    found: dict[int, Draw] = {}
+    for draw in sorted(
+        (draw for manifest in manifests for draw in manifest.draws),
+        key=lambda draw: canonical(msgspec.to_builtins(draw)),
+    ):
+        found.setdefault(draw.pass_, draw)
+    return [found[number] for number in sorted(found)]
 
 
 def _each(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
