@@ -24,6 +24,7 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
         "nemo-gym": "windrow.bridges.nemo_gym.env:NemoGym",
         "reasoning-gym": "windrow.bridges.reasoning_gym:ReasoningGym",
         "textarena": "windrow.bridges.textarena:TextArena",
+        "web": "windrow.envs.web.env:WebEnv",
     },
     "loader": {
         "gymnasium": "windrow.bridges.gymnasium:open_tasks",

@@ -85,7 +85,9 @@ class Gate:
             client.answer(_NOT_ALLOWED)
         except OSError as problem:  # a TimeoutError is one
             why = problem.strerror or "no answer"
-            self.unreached = Unreachable(f"{host}:{port} cannot be reached: {why}")
+            unknown = isinstance(problem, socket.gaierror) and problem.errno == socket.EAI_NONAME
+            kind = "no_such_host" if unknown else None
+            self.unreached = Unreachable(f"{host}:{port} cannot be reached: {why}", kind=kind)
             client.answer(_UNREACHABLE)
         else:
             client.join(upstream)

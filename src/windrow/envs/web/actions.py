@@ -1,0 +1,221 @@
+"""What a policy may do in a browser: each action as data, the same for words and for tool calls.
+
+An element is meant by the number that the observation gave it, a place by its coordinates; which of the two a policy
+may use, `Pointing` says. Nothing here touches a browser: `hands` does what an action says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from windrow.errors import ToolError
+from windrow.records import Json
+
+Pointing = Literal["elements", "coordinates", "both"]
+
+Number = Annotated[int, Meta(ge=1, description="the element's number")]
+To = Annotated[int, Meta(ge=1, description="the number of the element to drop it on")]
+X = Annotated[float, Meta(ge=0, description="from the left edge")]
+Y = Annotated[float, Meta(ge=0, description="from the top edge")]
+Text = Annotated[str, Meta(max_length=20_000)]
+
+
+class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The docstring of each is what the policy is told of it; the fields come in the order of its words."""
+
+
+class Click(Action, frozen=True):
+    """Click an element."""
+
+    element: Number | None = None
+    x: X | None = None
+    y: Y | None = None
+    double: bool = False
+
+
+class Type(Action, frozen=True, kw_only=True):
+    """Replace what is in a field by a text; enter=True presses Enter after it."""
+
+    element: Number | None = None
+    x: X | None = None
+    y: Y | None = None
+    text: Text
+    enter: bool = False
+
+
+class Select(Action, frozen=True):
+    """Choose an option of a list by its text."""
+
+    element: Number
+    option: Annotated[str, Meta(max_length=1_000)]
+
+
+class Press(Action, frozen=True):
+    """Press a key, such as "Enter", "Escape", "ArrowDown" or "Control+a"."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=40)]
+
+
+class Scroll(Action, frozen=True):
+    """Scroll the page by screens: "up", "down", "left" or "right"; with an element, what is in it."""
+
+    direction: Literal["up", "down", "left", "right"] = "down"
+    element: Number | None = None
+    screens: Annotated[float, Meta(gt=0, le=20)] = 0.8
+
+
+class Hover(Action, frozen=True):
+    """Move the mouse onto an element."""
+
+    element: Number | None = None
+    x: X | None = None
+    y: Y | None = None
+
+
+class Drag(Action, frozen=True):
+    """Drag an element onto another."""
+
+    element: Number | None = None
+    to: To | None = None
+    x: X | None = None
+    y: Y | None = None
+    to_x: X | None = None
+    to_y: Y | None = None
+
+
+class Goto(Action, frozen=True):
+    """Open an address."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=4_000)]
+
+
+class Back(Action, frozen=True):
+    """Go back to the page before."""
+
+
+class Tab(Action, frozen=True):
+    """Switch to the tab with this number."""
+
+    number: Annotated[int, Meta(ge=1)]
+
+
+class Wait(Action, frozen=True):
+    """Wait for this many seconds."""
+
+    seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0
+
+
+class Answer(Action, frozen=True):
+    """Finish. The text is your answer, or empty where the task asks for none."""
+
+    text: Text = ""
+
+
+KINDS: dict[str, type[Action]] = {
+    kind.__name__.lower(): kind
+    for kind in (Click, Type, Select, Press, Scroll, Hover, Drag, Goto, Back, Tab, Wait, Answer)
+}
+_NUMBERS = ("element", "to")
+_PLACES = ("x", "y", "to_x", "to_y")
+_POINTED = (Click, Type, Hover, Drag)
+_FOCUSED = (Type,)  # without an element: what has the focus
+
+
+def name_of(action: Action) -> str:
+    return type(action).__name__.lower()
+
+
+def arguments_of(action: Action) -> dict[str, Json]:
+    """What was asked for: the fields that say something."""
+    fields: dict[str, Json] = msgspec.to_builtins(action)
+    return {key: value for key, value in fields.items() if value is not None and value is not False}
+
+
+def allowed(pointing: Pointing) -> dict[str, type[Action]]:
+    """The actions that there are; a list is chosen from by its number."""
+    return {name: kind for name, kind in KINDS.items() if pointing != "coordinates" or kind is not Select}
+
+
+def fields_of(kind: type[Action], pointing: Pointing) -> tuple[str, ...]:
+    """The arguments that a policy may give, in their order."""
+    hidden = {"elements": _PLACES, "coordinates": _NUMBERS, "both": ()}[pointing]
+    return tuple(name for name in kind.__struct_fields__ if name not in hidden)
+
+
+def schema_of(kind: type[Action], pointing: Pointing) -> dict[str, Json]:
+    """The JSON schema of an action's arguments, as a tool has it."""
+    whole = msgspec.json.schema(kind)
+    found: dict[str, Json] = whole["$defs"][kind.__name__]
+    shown = fields_of(kind, pointing)
+    properties = {name: _plain(found["properties"][name]) for name in shown}
+    needed = [name for name in found.get("required", ()) if name in shown]
+    if pointing != "both":  # then there is one way to point, and it must be used
+        points = {"elements": ("element", "to"), "coordinates": _PLACES}[pointing]
+        needed += [
+            name
+            for name in points
+            if kind in _POINTED and kind not in _FOCUSED and name in shown and name not in needed
+        ]
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+
+
+def made(name: str, arguments: Mapping[str, Json], pointing: Pointing) -> Action:
+    """The action of this name; ToolError says in words for the policy what is wrong with it."""
+    kinds = allowed(pointing)
+    kind = kinds.get(name)
+    if kind is None:
+        raise ToolError(f"there is no action {name!r}; the actions are {', '.join(kinds)}", kind="bad_action")
+    shown = fields_of(kind, pointing)
+    for key in arguments:
+        if key not in shown:
+            raise ToolError(f"{name} takes {_list(shown)}, not {key!r}", kind="bad_action")
+    try:
+        action = msgspec.convert(dict(arguments), kind)
+    except msgspec.ValidationError as problem:
+        raise ToolError(f"{name}: {_words(str(problem))}", kind="bad_action") from None
+    _check_points(name, action, pointing)
+    return action
+
+
+def _check_points(name: str, action: Action, pointing: Pointing) -> None:
+    if not isinstance(action, _POINTED):
+        return
+    pairs = [("element", ("x", "y"))]
+    if isinstance(action, Drag):
+        pairs.append(("to", ("to_x", "to_y")))
+    for number, place in pairs:
+        by_number = getattr(action, number) is not None
+        given = [getattr(action, axis) is not None for axis in place]
+        if by_number + all(given) == 1 and any(given) == all(given):
+            continue
+        if isinstance(action, _FOCUSED) and not by_number and not any(given):
+            continue
+        ways = {"elements": number, "coordinates": " and ".join(place)}
+        wanted = ways.get(pointing) or f"either {number} or {' and '.join(place)}"
+        raise ToolError(f"{name} needs {wanted}", kind="bad_action")
+
+
+def _words(problem: str) -> str:
+    """msgspec's words without its signs: Expected `int`, got `str` - at `$.element`."""
+    what, _, where = problem.partition(" - at `$")
+    place = where.rstrip("`").lstrip(".")
+    said = what.replace("`", "'")
+    said = said[:1].lower() + said[1:]
+    return f"{place}: {said}" if place else said
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if names else "no arguments"
+
+
+def _plain(schema: dict[str, Json]) -> dict[str, Json]:
+    """A field's schema without null, which no policy needs to write."""
+    branches = schema.get("anyOf")
+    if not branches:
+        return {key: value for key, value in schema.items() if key != "default" or value is not None}
+    kept = [branch for branch in branches if branch.get("type") != "null"]
+    return dict(kept[0]) if len(kept) == 1 else {**schema, "anyOf": kept}

@@ -1,0 +1,100 @@
+"""The settings of the environment `web`, beside those of its browsers (`settings`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from windrow.config import nearest
+from windrow.envs.web.actions import Pointing
+from windrow.envs.web.marks import Format
+from windrow.envs.web.observe import Caps
+from windrow.envs.web.settings import POOL_FIELDS, pool_settings
+from windrow.records import Json
+
+Observe = Literal["text", "screenshot", "marks", "text+screenshot", "text+marks"]
+Side = Annotated[int, Meta(ge=64, le=4096)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Count = Annotated[int, Meta(ge=1)]
+Some = Annotated[int, Meta(ge=0)]
+
+# Settings of the browsers that change what a policy can see.
+SHAPING = frozenset({"allow", "max_traffic_mb", "max_pages"})
+# Settings of ours that do not: where something is written.
+ELSEWHERE = frozenset({"blocklist"})
+
+
+class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    observe: Observe = "text"
+    actions: Literal["text", "tools"] = "text"
+    history: Count | None = 3  # pages that stay in view, the current one among them; None: all
+    coordinates: Literal["pixels", "thousandths"] = "pixels"
+    viewport: tuple[Side, Side] = (1280, 768)
+    image: Format = "png"
+    max_chars: Annotated[int, Meta(ge=200, le=1_000_000)] = 8_000
+    max_elements: Count = 200
+    max_nodes: Count = 50_000
+    action_s: Seconds = 3.0  # for an element to become usable
+    settle_s: Seconds = 5.0  # for a page to come to rest
+    quiet_s: Annotated[float, Meta(ge=0, le=10)] = 0.05  # without a change: at rest
+    observe_s: Seconds = 15.0
+    max_wait_s: Seconds = 10.0  # that a policy may ask for at once
+    max_bad_actions: Some = 3  # in a row that are corrected; the next one ends the episode
+    max_blocked: Count = 3  # walls in a row
+    max_homepage_backs: Count = 3  # in a row
+    lease_s: Annotated[float, Meta(gt=0)] = 3600.0
+    blocklist: str | None = None
+    page_reward: str | None = None
+
+    @property
+    def has_text(self) -> bool:
+        return self.observe.startswith("text")
+
+    @property
+    def picture(self) -> bool:
+        return self.observe != "text"
+
+    @property
+    def marked(self) -> bool:
+        return self.observe.endswith("marks")
+
+    @property
+    def pointing(self) -> Pointing:
+        """A policy that sees numbers uses them; one that sees the screen may use places."""
+        if self.observe == "screenshot":
+            return "coordinates"
+        return "both" if self.observe == "text+screenshot" else "elements"
+
+    @property
+    def caps(self) -> Caps:
+        return Caps(max_chars=self.max_chars, max_elements=self.max_elements, max_nodes=self.max_nodes)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """What the policy's coordinates are multiplied by to be pixels."""
+        if self.coordinates == "pixels":
+            return 1.0, 1.0
+        return self.viewport[0] / 1000, self.viewport[1] / 1000
+
+
+def web_options(settings: Mapping[str, Json]) -> WebOptions:
+    """Our part of the settings; ValueError says what is wrong with either part."""
+    known = {*WebOptions.__struct_fields__, *POOL_FIELDS}
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"'web' has no setting {name!r}{nearest(name, sorted(known))}")
+    pool_settings(settings)
+    own = {name: value for name, value in settings.items() if name not in POOL_FIELDS}
+    try:
+        return msgspec.convert(own, WebOptions)
+    except msgspec.ValidationError as problem:
+        raise ValueError(str(problem)) from None
+
+
+def shaping(settings: Mapping[str, Json]) -> dict[str, Json]:
+    """The settings that shape behaviour."""
+    left_out = (POOL_FIELDS - SHAPING) | ELSEWHERE
+    return {name: value for name, value in settings.items() if name not in left_out}

@@ -1,0 +1,114 @@
+"""What is counted in an episode: actions, bad ones, steps back, walls; and the state that each turn records.
+
+WebGym's detections can be read off it: a turn without an action (`action` is null) is its dummy action, `blocked` its
+blocked page, `homepage_backs` its homepage loop; an invalid start address is the attempt's error `invalid_url`.
+"""
+
+from __future__ import annotations
+
+from windrow.envs.web.actions import Action, name_of
+from windrow.envs.web.blocked import Wall
+from windrow.envs.web.browsing import Seen
+from windrow.identity import digest
+from windrow.records import Json
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.steps = 0  # actions that were tried
+        self.failed = 0  # of them, those that could not be done
+        self.bad_actions = 0  # replies without an action, and actions that are none
+        self.bad_in_a_row = 0
+        self.wrong: str | None = None  # what was bad in this turn's reply
+        self.backs = 0
+        self.homepage_backs = 0  # in a row, from the start page
+        self.homepage_loops = 0  # steps back from the start page in all
+        self.walls = 0
+        self.walls_in_a_row = 0
+        self.unanswered = 0  # looks at a page that did not answer
+        self.unchanged = 0  # actions after which the page was as before
+        self.wall: Wall | None = None  # of the page that was seen last
+        self.answer: str | None = None
+        self.ended: str | None = None
+        self.listed: set[str] = set()  # sites that are in the block list by now
+        self._action: str | None = None
+        self._last: Seen | None = None
+        self._seen: dict[str, Json] = {}
+        self._view = ""
+        self._changed = True
+
+    def begin(self, action: Action) -> None:
+        self.steps += 1
+        self.bad_in_a_row = 0
+        self._action = name_of(action)
+        if self._action != "back":
+            self.homepage_backs = 0
+
+    @property
+    def acted(self) -> bool:
+        """Whether something was tried in this turn."""
+        return self._action is not None
+
+    def bad(self, problem: Exception) -> None:
+        self.wrong = str(problem)
+        self.bad_actions += 1
+        self.bad_in_a_row += 1
+
+    def back(self, *, at_home: bool) -> None:
+        self.backs += 1
+        self.homepage_backs = self.homepage_backs + 1 if at_home else 0
+        self.homepage_loops += at_home
+
+    def saw(self, seen: Seen, how: str, wall: Wall | None, blob: str | None) -> None:
+        """A page was looked at, and is told to the policy: `how` says in which form."""
+        view = digest([seen.url, seen.text, blob])
+        self._changed = view != self._view
+        self.unchanged += not self._changed
+        self._view = view
+        self._last = seen
+        self.wall = wall
+        self.walls += wall is not None
+        self.walls_in_a_row = self.walls_in_a_row + 1 if wall is not None else 0
+        self.unanswered += seen.look is None
+        self._seen = {
+            "observe": how,
+            "screenshot": blob,
+            "chars": len(seen.text),
+            **(seen.look.told() if seen.look is not None else {"unanswered": True}),
+        }
+
+    def told(self, seen: Seen | None) -> Json:
+        """The state after a turn; `seen`: what was looked at in it. What was not looked at is as it was."""
+        last = self._last
+        action, self._action = self._action, None
+        return {
+            "url": last.url if last is not None else None,
+            "title": last.title if last is not None else None,
+            "status": last.look.status if last is not None and last.look is not None else None,
+            "tab": last.tab if last is not None else None,
+            "tabs": last.tabs if last is not None else None,
+            "action": action,
+            "answer": self.answer,
+            "changed": self._changed if seen is not None else False,
+            "blocked": self.wall.told() if self.wall is not None else None,
+            "ended": self.ended,
+            "steps": self.steps,
+            "bad_actions": self.bad_actions,
+            "backs": self.backs,
+            "homepage_backs": self.homepage_backs,
+            "seen": self._seen,
+            **({"dialogs": list(seen.dialogs)} if seen is not None and seen.dialogs else {}),
+        }
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "steps": float(self.steps),
+            "failed_actions": float(self.failed),
+            "bad_actions": float(self.bad_actions),
+            "backs": float(self.backs),
+            "homepage_backs": float(self.homepage_loops),
+            "blocked": float(self.wall is not None),
+            "walls": float(self.walls),
+            "unchanged_pages": float(self.unchanged),
+            "unanswered_pages": float(self.unanswered),
+        }
