@@ -133,11 +133,12 @@ async def run_collection(
     deliver: Callable[[Rollout, bool], Awaitable[None]] | None = None,
     on_group: Callable[[RolloutGroup], Awaitable[None]] | None = None,
     aggregate: bool = False,
+    merged_later: bool = False,
 ) -> Summary:
     """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported.
 
     `deliver(rollout, settled)` is awaited after them, and what it raises ends the run. When it was not stopped, `aggregate`
-    writes metrics.json, and the trackers are told.
+    writes metrics.json, and the trackers are told; not by a rank, which has a share: `merged_later` says that who merges will.
     """
     control = control or Control()
     if collection.path is not None:
@@ -166,14 +167,22 @@ async def run_collection(
             await collection.aggregate()
     finally:
         collection.close()
-    await _track(collection, control)
+    if not merged_later:
+        await _track(collection, control)
     return summary
 
 
 async def _track(collection: Collection, control: Control) -> None:
     """Tell trackers of a run that was not stopped. Its lock is free by then: an upload may take its time."""
-    run, path = collection.prepared.run, collection.path
+    run, path, rank = collection.prepared.run, collection.path, collection.prepared.rank
     if path is None or control.stopping or not (trackers := trackers_of(run.track)):
+        return
+    if rank is not None:
+        if rank.number == 0:
+            collection.warn(
+                f"no tracker was told, since a rank has only its share; when all are done, send the whole run: windrow stats "
+                f"{path} --track {trackers[0].name}"
+            )
         return
     collection.progress.phase = "tracking"
     sending = track(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.stores import collect, contents, folder_in_memory, open_run, rows
+from tests.tracking import FakeWandb
 from windrow.cli.main import main
 from windrow.collector import run_collection
 from windrow.engine.control import Control
@@ -117,6 +119,33 @@ async def test_waiting_ends_when_its_time_is_over_or_the_run_is_stopped(folder: 
     others = await rank_0(folder / "run")
     await waited(others, 0.02)
     assert await awaited(others) == ["waiting for rank 1, 2"]
+
+
+def test_trackers_are_told_of_the_merged_run_and_never_of_a_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", module := FakeWandb())
+    replies, tasks = tmp_path / "replies.yaml", tmp_path / "tasks.jsonl"
+    replies.write_text('replies: [{reply: "1"}]')
+    tasks.write_text("".join(f'{{"prompt": "p{number}", "answer": "1"}}\n' for number in range(4)))
+    command = [
+        "collect",
+        str(tasks),
+        "--model",
+        f"scripted:{replies}",
+        "--world-size",
+        "2",
+        "--track",
+        "wandb",
+    ]
+    command += ["--out", str(tmp_path / "part.{rank}"), "--quiet"]
+    for rank in ("1", "0"):
+        assert main([*command, "--rank", rank]) == 0
+    assert module.runs == []
+    assert f"windrow stats {tmp_path / 'part.0'} --track wandb" in capsys.readouterr().err
+    assert main([*command, "--rank", "0", "--merge", str(tmp_path / "all")]) == 0
+    [run] = module.runs
+    assert (run.options["name"], len(run.rollouts)) == ("all", 4)
 
 
 @pytest.mark.parametrize(

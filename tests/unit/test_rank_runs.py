@@ -4,6 +4,8 @@ nothing is done twice, whatever the order in which they start, end and start aga
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.disks import Crash, CrashDisk
 from tests.judging import judged
 from tests.serving import ModelServer
 from tests.stores import collect, contents, echo, folder_in_memory, open_run, rows
@@ -22,7 +25,7 @@ from windrow.cli.main import main
 from windrow.collector import run_collection
 from windrow.config import load_config
 from windrow.engine.control import Control
-from windrow.errors import InfraError, UsageError
+from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import Request
 from windrow.prepare import prepare
 from windrow.ranking import launched, rank_of
@@ -209,6 +212,30 @@ def test_ranks_that_share_a_directory_need_its_locks_and_may_not_move_it(run: Pa
         with pytest.raises(UsageError, match=f"{what}: .*runs/x.{{rank}}"):
             open_run(run, rank=0, world_size=2, **options)
         open_run(Path(f"{run}.{{rank}}"), rank=0, world_size=2, **options).close()
+
+
+@pytest.mark.slow
+async def test_power_that_fails_at_any_write_of_a_rank_costs_no_rank_anything_that_was_done(
+    run: Path,
+) -> None:
+    ranked: dict[str, Any] = {"world_size": 2, "tasks": rows(3), "samples": 1}
+    whole = await alone(run, tasks=rows(3), samples=1)
+    for crash_at in itertools.count(1):
+        with folder_in_memory() as folder:
+            (folder / "before").mkdir()
+            await collect(folder / "before" / "run", rank=0, **ranked)
+            disk = CrashDisk(folder / "before", crash_at)
+            with contextlib.suppress(StoreError, Crash):
+                await collect(folder / "before" / "run", rank=1, disk=disk, **ranked)
+            crashed, after = disk.crashed, disk.survivors(folder / "after") / "run"
+            disk.close()
+            for rank in (0, 1):
+                summary, _ = await collect(after, rank=rank, **ranked)
+                assert (summary.complete, rank or summary.attempts) == (True, rank)
+            assert contents(after) == whole
+        if not crashed:
+            break
+    assert crash_at > 20
 
 
 # -- grading and redoing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.tasks.ranks import Rank, shares
@@ -28,6 +28,7 @@ def parts(weights: list[float], count: int) -> list[list[int]]:
     return [list(Rank(number, tuple(weights)).positions(count)) for number in range(len(weights))]
 
 
+@settings(max_examples=max(40, settings().max_examples // 2))
 @given(WEIGHTS, st.integers(0, 150))
 def test_ranks_together_have_every_task_once_and_in_order(weights: list[float], count: int) -> None:
     found = parts(weights, count)
@@ -35,6 +36,7 @@ def test_ranks_together_have_every_task_once_and_in_order(weights: list[float], 
     assert all(part == sorted(part) for part in found)
 
 
+@settings(max_examples=max(40, settings().max_examples // 2))
 @given(WEIGHTS, st.integers(0, 150))
 def test_a_share_is_within_one_of_exact_for_the_whole_plan_and_for_every_beginning_of_it(
     weights: list[float], count: int
@@ -46,6 +48,7 @@ def test_a_share_is_within_one_of_exact_for_the_whole_plan_and_for_every_beginni
             assert had == 0 or had - (part[had - 1] + 1) * portion < 1
 
 
+@settings(max_examples=max(40, settings().max_examples // 2))
 @given(WEIGHTS, st.integers(0, 80), st.integers(0, 80))
 def test_no_task_changes_hands_when_the_plan_grows(weights: list[float], count: int, more: int) -> None:
     grown = parts(weights, count + more)
@@ -53,6 +56,7 @@ def test_no_task_changes_hands_when_the_plan_grows(weights: list[float], count: 
     assert kept == parts(weights, count)
 
 
+@settings(max_examples=max(40, settings().max_examples // 2))
 @given(WEIGHTS, st.integers(0, 10**9))
 def test_places_are_shared_out_whole_and_within_one_of_exact(weights: list[float], total: int) -> None:
     found = shares(total, weights)
@@ -60,6 +64,7 @@ def test_places_are_shared_out_whole_and_within_one_of_exact(weights: list[float
     assert all(abs(share - exact(weights, rank, total)) < 1 for rank, share in enumerate(found))
 
 
+@settings(max_examples=max(40, settings().max_examples // 2))
 @given(WEIGHTS, st.integers(0, 10**4))
 def test_what_rounding_leaves_goes_to_the_largest_remainders(weights: list[float], total: int) -> None:
     found = shares(total, weights)

@@ -31,6 +31,8 @@ from windrow.store.directory import refuse_strangers
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.scan import list_problems
+from windrow.trackers.names import trackers_of
+from windrow.trackers.reporting import track
 
 BUDGET_EXIT = 3
 
@@ -362,6 +364,12 @@ def _merge(collection: Collection, control: Control, display: Display, arguments
     )
     for line in joined.lacking:
         display.say(line)
+    run = collection.prepared.run
+    if trackers := trackers_of(run.track):
+        sending = track(
+            Path(arguments.merge), trackers, upload_rollouts=run.upload_rollouts, warn=collection.warn
+        )
+        asyncio.run(sending)
     display.note(merged_text(arguments.merge, joined.merged))
     return joined.complete
 
@@ -377,6 +385,7 @@ async def _collect(
             on_commit=display.on_commit if display.wants_rollouts else None,
             on_progress=display.on_progress,
             aggregate=arguments.aggregate,
+            merged_later=_merges(collection, arguments),
         )
         if _merges(collection, arguments):
             deadline_s = DEADLINE_S if arguments.merge_deadline is None else arguments.merge_deadline

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from windrow.blobs import NAME_CHARS, Blobs, name_of_blob
 from windrow.errors import StoreError
-from windrow.store.disk import Disk, write_all
+from windrow.store.disk import Disk, process_name, write_all
 
 FOLDER = "blobs"
 REMEMBERED = 4096  # names that were just put and need not be compared with what is on disk again
@@ -65,7 +65,7 @@ class BlobStore(Blobs):
             if _holds(path, data):
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.{os.getpid()}.{number}")
+            draft = path.with_name(f".{path.name}.{process_name()}.{number}")
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
                 write_all(self._disk, descriptor, data)

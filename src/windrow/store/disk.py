@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class Disk:
 
     def replace(self, path: Path, data: bytes | Iterable[bytes]) -> None:
         """Put `data`, which may come in pieces, at `path`, whole or not at all."""
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft = path.with_name(f".{path.name}.{process_name()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             for piece in (data,) if isinstance(data, bytes) else data:
@@ -54,6 +55,11 @@ class Disk:
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)
         self.sync_directory(new.parent)
+
+
+def process_name() -> str:
+    """This process among all that may write in a directory: in containers that share one, all may have one number."""
+    return f"{os.getpid()}-{socket.gethostname()[:64]}"
 
 
 def write_all(disk: Disk, descriptor: int, data: bytes) -> None:
