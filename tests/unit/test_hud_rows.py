@@ -97,6 +97,7 @@ def test_a_row_with_an_environment_of_ours_is_not_taken_for_one_of_hud(capsys, t
         (v4(server={"url": "http://h", "auth": "x"}), "mcp_config.world has 'auth'"),
         (v4(server={"url": "http://h", "transport": "sse"}), "the transport 'sse' is not spoken here"),
         (v4(server={"url": "http://h", "args": ["x"]}), "mcp_config.world.args is of no use beside 'url'"),
+        (v4(server={"url": "mcp.example.com"}), "mcp_config.world.url: expected the address of a streamable HTTP endpoint"),
         (v4(server={"command": "x", "args": "y"}), "mcp_config.world.args must be a list of texts"),
         (v4(agent_config={"alowed_tools": []}), "'agent_config' has no setting 'alowed_tools'; did you mean 'allowed_tools'?"),
         (v4(agent_config={"allowed_tools": "a"}), "agent_config.allowed_tools must be a list of texts"),
@@ -139,6 +140,19 @@ def test_a_variable_that_is_not_set_is_named_and_a_default_stands_for_it(
     write_jsonl(tmp_path / "t.jsonl", [v4(server=server)])
     assert main(["tasks", "check", str(tmp_path / "t.jsonl")]) == 0
     assert "${service.x" in refused(v4(server={"url": "${service.x.url}"}), capsys, tmp_path)
+
+
+def test_a_file_that_is_one_task_over_several_lines_is_one_row(capsys, tmp_path) -> None:
+    for name, text in (
+        ("a", json.dumps(v4(), indent=2)),
+        ("b", "\ufeff" + json.dumps(v4(), indent=1) + "\r\n"),
+    ):
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8", newline="")
+        assert main(["tasks", "check", str(tmp_path / f"{name}.json")]) == 0
+        assert "1 valid tasks" in capsys.readouterr().out
+    (tmp_path / "c.json").write_text(json.dumps(v4(prompt=""), indent=2))
+    assert main(["tasks", "check", str(tmp_path / "c.json")]) == 2
+    assert f"{tmp_path / 'c.json'}[0]: a HUD v4 row has a 'prompt'" in capsys.readouterr().err
 
 
 def test_fields_that_a_data_set_keeps_as_json_text_mean_what_objects_mean() -> None:

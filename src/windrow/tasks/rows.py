@@ -1,4 +1,4 @@
-"""Reading rows: a JSON array, JSON lines, standard input, or rows that a program already holds.
+"""Reading rows: a JSON array, JSON lines, one JSON object, standard input, or rows that a program already holds.
 
 Reading never guesses: whatever is not a JSON object comes out as a `BadRow` with the file, the line (JSON lines) or
 the index (JSON array), and what was expected.
@@ -105,7 +105,8 @@ def parse_row(line: bytes, where: str) -> dict[str, Json] | BadRow:
 
 
 def open_rows(path: str) -> RowFile:
-    """Open a task file (`-` is standard input). JSON lines and a JSON array are told apart by the first character."""
+    """Open a task file (`-` is standard input). JSON lines and a JSON array are told apart by the first character; a
+    file that is one object is one row."""
     if path == "-":
         if sys.stdin is None:
             raise UsageError("standard input is closed; give a .jsonl or .json file of tasks")
@@ -153,10 +154,25 @@ def _opened(file: IO[bytes], name: str) -> RowFile:
         raise UsageError(f"{name} is empty; it should hold one task a line")
     if start.startswith(b"["):
         return _opened_array(file, name)
+    if (only := _only_row(file)) is not None:
+        return RowFile(only, name, label="index")
     if head.startswith(BOM):
         file.seek(len(BOM))
         return RowFile(_spooled(file), name)
     return RowFile(file, name)
+
+
+def _only_row(file: IO[bytes]) -> IO[bytes] | None:
+    """The one row of a file that is a single object over several lines."""
+    file.seek(0)
+    first = file.readline(MAX_ROW_BYTES).removeprefix(BOM)
+    if isinstance(parse_row(first, ""), dict):
+        return None
+    file.seek(0)
+    text = file.read(MAX_ROW_BYTES + 1).removeprefix(BOM)
+    if len(text) > MAX_ROW_BYTES or not isinstance(parse_row(text, ""), dict):
+        return None
+    return io.BytesIO(text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
 
 
 def _opened_array(file: IO[bytes], name: str) -> RowFile:

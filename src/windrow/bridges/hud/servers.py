@@ -31,12 +31,16 @@ def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]
                 f"{where}: ${{service.{min(services)}…}} is for configurations; a row has ${{VARIABLE}}"
             )
         server = expand(dict(written), where=where)
-        command = server.get("command")
+        command, url = server.get("command"), server.get("url")
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"{where}.url: expected the address of a streamable HTTP endpoint, http://… or https://…"
+            )
         found[name] = McpServer(
             command=(command, *(server.get("args") or ())) if command else (),
             env=server.get("env") or {},
             cwd=server.get("cwd"),
-            url=server.get("url"),
+            url=url,
             headers=server.get("headers") or {},
             name=name,  # not its address, which may hold what no message may
         )
