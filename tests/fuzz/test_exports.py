@@ -44,8 +44,9 @@ def rows_in(path: Path, to: str) -> int:
         ("trl", {"advantages": "grpo"}),
         ("parquet", {"failed": True}),
         ("tinker", {"failed": True, "mask_parse_errors": True}),
+        ("hud", {}),
     ],
-    ids=["sft", "openai", "trl", "parquet", "tinker"],
+    ids=["sft", "openai", "trl", "parquet", "tinker", "hud"],
 )
 @fuzz(60)
 @given(line=mutated_json([msgspec.to_builtins(line) for line in LINES]))

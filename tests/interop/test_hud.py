@@ -35,6 +35,7 @@ CALLS: list[Any] = [
     {"name": "a", "arguments": {"name": "b", "arguments": {"x": 1}}},
     {"a": {"name": "b", "arguments": {"x": 1}}},
     {"a": {"b": {"c": {"x": 1}}}},
+    {"a": {"b": {"c": {"d": {}}}}},
     {"name": "a"},
     [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"y": [1, 2]}}],
     '{"name": "a", "arguments": {"x": 1}}',

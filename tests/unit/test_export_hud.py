@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import windrow
 from tests.collecting import answering, collected
 from tests.exporting import exported, said
@@ -168,12 +170,19 @@ def test_a_row_of_hud_goes_out_as_it_came_in(tmp_path: Path) -> None:
 def test_a_rollout_without_its_text_and_one_that_contradicts_itself(tmp_path: Path) -> None:
     whole = said("a", reward=1.0)
     bare = said("bare", index=1, reward=1.0, messages=())
-    write_run(tmp_path / "run", [whole, bare, said("b", index=2, messages=whole.messages[:1])])
+    late = msgspec.structs.replace(whole.turns[0], started_at=1e300)
+    run = write_run(
+        tmp_path / "run",
+        [whole, bare, said("b", index=2, messages=whole.messages[:1]), said("c", index=3, turns=(late,))],
+    )
     out = tmp_path / "o.jsonl"
-    report = windrow.export(tmp_path / "run", to="hud", out=out)
+    report = windrow.export(run, to="hud", out=out)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(line["task_id"], [len(step["messages"]) for step in line["trace"]]) for line in lines] == [
         ("a", [2]),
         ("bare", [0]),
     ]
-    assert report.invalid == {"rollouts with a turn that names messages which are not there": 1}
+    assert report.invalid == {
+        "rollouts with a turn that names messages which are not there": 1,
+        "rollouts with times that no calendar has": 1,
+    }

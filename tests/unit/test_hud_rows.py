@@ -172,6 +172,7 @@ def test_fields_that_a_data_set_keeps_as_json_text_mean_what_objects_mean() -> N
         ({"a": {"x": 1}}, [("a", {"x": 1})]),
         ({"a": {"name": "b", "arguments": {"x": 1}}}, [("a", {"name": "b", "arguments": {"x": 1}})]),
         ({"a": {"b": {"c": {"x": 1}}}}, [("a", {"b": {"c": {"x": 1}}})]),
+        ({"a": {"b": {"c": {"d": {}}}}}, [("a", {"name": "b", "arguments": {"c": {"d": {}}}})]),
         ([{"name": "a", "arguments": None}, {"b": {}}], [("a", {}), ("b", {})]),
         (None, []),
     ],

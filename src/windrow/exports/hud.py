@@ -174,4 +174,7 @@ def _call(call: Call) -> dict[str, Json]:
 
 
 def _stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        raise Invalid("rollouts with times that no calendar has") from None
