@@ -31,6 +31,7 @@ from scenarios import (
     startup,
     threads,
     tokens,
+    web,
     workers,
 )
 
@@ -46,6 +47,7 @@ SCENARIOS: dict[str, Scenario] = {
     "capture": capture,
     "rows": rows,
     "threads": threads,
+    "web": web,
 }
 WITH_PEERS = {"single", "tokens", "latency"}
 

@@ -23,7 +23,6 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
 LOOK_S = 1.0  # between two looks at who is alive, where the kernel does not tell
-LEAVE_S = 5.0  # for a driver, once its collector is gone
 PIPES = (3, 4)
 PROFILE = "--user-data-dir="
 
@@ -67,24 +66,24 @@ def main(owner: Watched, folder: str, command: list[str]) -> int:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     chromium = start(command)
     note(folder, chromium.pid)
-    code = None
+    code, told = None, False
     with selectors.DefaultSelector() as selector:
         selector.register(asked, selectors.EVENT_READ)
         for watched in (owner, driver):
             if watched.fd is not None:
                 selector.register(watched.fd, selectors.EVENT_READ, watched.ended)
-        while code is None and not (owner.look() or driver.look()):
+        while code is None and not (told or owner.look() or driver.look()):
             for key, _ in selector.select(LOOK_S if None in (owner.fd, driver.fd) else None):
                 if key.data:
                     key.data()
                 elif set(os.read(asked, 1024)) - {signal.SIGCHLD}:
-                    owner.gone = True  # somebody wants it to end
+                    told = True  # somebody wants it to end
             code = reap(chromium.pid)
     end_all(chromium.pid)
     for left in (folder, *profiles(command)):
         shutil.rmtree(left, ignore_errors=True)
-    if owner.gone:
-        see_off(driver)
+    if owner.gone and os.getppid() == driver.pid:
+        driver.kill()  # it would wait for this process, and has nobody to talk to
     return code or 0
 
 
@@ -128,15 +127,6 @@ def end_all(pid: int) -> None:
         except ChildProcessError:
             return
         time.sleep(0.01)
-
-
-def see_off(driver: Watched) -> None:
-    """The driver ends when its collector's pipe closes; one that hangs is killed."""
-    deadline = time.monotonic() + LEAVE_S
-    while alive(driver.pid) and os.getppid() == driver.pid and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if os.getppid() == driver.pid:
-        driver.kill()
 
 
 def profiles(command: list[str]) -> list[str]:

@@ -1,0 +1,89 @@
+"""Browser contexts at once: the pool beside a bare Playwright loop."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from harness import HERE, Failed, progress, run_measured, scratch
+from results import Section, number, table
+from scenarios import Options, Skipped
+
+TITLE = "Browser contexts at once"
+ABOUT = """
+A step is a real click, a value read back and a look at the page (1280 × 768), in one Chromium. The bare loop calls Playwright
+and nothing else; the pool checks every command against its lease, bounds it and writes it down. Below, an episode is a
+context that is made, loaded, clicked in once and given back, eight at a time; with `reuse`, its page is taken over.
+"""
+Found = dict[str, float]
+
+
+def run(options: Options) -> Section:
+    contexts, steps, count, repeats = options.size((64, 10, 200, 2), (4, 2, 8, 1))
+    loops = [
+        ("bare", "png", ["--look", "png"]),
+        ("pool", "png", ["--look", "png"]),
+        ("bare", "text", ["--look", "text"]),
+        ("pool", "text", ["--look", "text"]),
+    ]
+    flags = ["--contexts", str(contexts), "--steps", str(steps)]
+    stepped = measured([(side, [*flags, *look]) for side, _, look in loops], repeats)
+    played = measured([(side, ["--episodes", str(count)]) for side in ("bare", "pool", "reuse")], repeats)
+    rows = [step_row(side, look, best) for (side, look, _), best in zip(loops, stepped, strict=True)]
+    shares = [stepped[at + 1]["steps_per_s"] / stepped[at]["steps_per_s"] for at in range(0, len(stepped), 2)]
+    header = ["", "look", "steps/s", "CPU ms a step", "contexts made/s", "MB a context"]
+    again = [episode_row(side, best) for side, best in zip(("bare", "pool", "reuse"), played, strict=True)]
+    sentence = (
+        f"With {contexts} contexts, the pool makes **{shares[0]:.2f}** (png) and **{shares[1]:.2f}** (text) of the bare"
+        " loop's steps/s. The aim is 0.70 or more."
+    )
+    blocks = [table(header, rows), sentence, table(["", "episodes/s", "CPU ms an episode"], again)]
+    words = " ".join(flags)
+    commands = [f"python bench/web.py --side {side} {words} --look {look}" for side, look, _ in loops]
+    commands += [
+        f"python bench/web.py --side {side} --episodes {count}" for side in ("bare", "pool", "reuse")
+    ]
+    return Section(TITLE, ABOUT, blocks, commands)
+
+
+def measured(sides: list[tuple[str, list[str]]], repeats: int) -> list[Found]:
+    """The best of each side's runs; they take turns."""
+    found: list[list[Found]] = [[] for _ in sides]
+    for _ in range(repeats):
+        for (side, flags), runs in zip(sides, found, strict=True):
+            runs.append(said(side, flags))
+            progress(f"    {side:6} {' '.join(flags)}: {runs[-1]}")
+    return [best(runs) for runs in found]
+
+
+def best(runs: list[Found]) -> Found:
+    """The most of what is a rate, the least of what is a cost."""
+    return {name: (max if name.endswith("_per_s") else min)(run[name] for run in runs) for name in runs[0]}
+
+
+def said(side: str, flags: list[str]) -> Found:
+    with scratch() as folder, (folder / "said").open("w+b") as out:
+        try:
+            run_measured([sys.executable, str(HERE / "web.py"), "--side", side, *flags], out=out)
+        except Failed as failure:
+            if "playwright" in str(failure) and "No module" in str(failure):
+                raise Skipped("Playwright is not there (`pip install 'windrow[web]'`)") from None
+            raise
+        out.seek(0)
+        found: Found = json.loads(out.read())
+    return found
+
+
+def step_row(side: str, look: str, best: Found) -> list[str]:
+    return [
+        side,
+        look,
+        number(best["steps_per_s"]),
+        f"{best['cpu_ms_per_step']:.1f}",
+        number(best["contexts_per_s"]),
+        f"{best['mb_per_context']:.1f}",
+    ]
+
+
+def episode_row(side: str, best: Found) -> list[str]:
+    return [side, number(best["episodes_per_s"]), f"{best['cpu_ms_per_episode']:.1f}"]
