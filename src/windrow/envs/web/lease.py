@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from windrow.envs.web.stages import Stages
 
 T = TypeVar("T")
-# The error page of a navigation that failed comes after the failure, and may overtake the next navigation.
+SETTLE_MS = 5_000
 OVERTAKEN, OVERTAKEN_TIMES = "interrupted by another navigation to", 4
 KEPT = 50  # dialogs that are remembered, and a dialog's characters × 20
 
@@ -207,6 +207,7 @@ class Lease:
                 f"the page did not do it in {limit:g} s ({stage} of {_at(self._page)})"
             ) from None
         except api.Error as problem:
+            await self._settle(str(problem))
             raise await self._typed(problem, refusals) from None
         await self._look()
         return result
@@ -219,6 +220,14 @@ class Lease:
                 yield
             finally:
                 self._running.discard(running)
+
+    async def _settle(self, said: str) -> None:
+        """The page that says why a navigation failed comes after the failure: let it, or it overtakes the next one."""
+        if "net::ERR_" in said and "net::ERR_ABORTED" not in said:
+            try:
+                await self._page.wait_for_url("chrome-error://**", wait_until="commit", timeout=SETTLE_MS)
+            except playwright().Error:
+                pass
 
     async def _typed(self, problem: Exception, refusals: int) -> Exception:
         """What Playwright's error means."""
