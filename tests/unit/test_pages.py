@@ -27,6 +27,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 OTHERS = {"--help", "--debug", "--version", "--randomly-seed", "--port"}
 # Flags of other systems, by the page for their people.
 THEIRS = {
+    "browsers": {"--only-shell"},
     "hud": {"--max-steps", "--max-concurrent", "--allowed-tools", "--disallowed-tools"},
     "nemo-gym": {
         f"--{name}"

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from windrow.envs.web.failures import BrowserGone, LeaseLost, PageClosed, PageTi
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.pool import BrowserPool, browsers, close_browsers
 from windrow.envs.web.reaper import below
+from windrow.errors import OutageError, UsageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -258,6 +260,26 @@ async def test_who_gives_up_waiting_for_a_browser_leaks_none(origin: Origin) -> 
             assert lease.context.browser is not None
             await until(lambda: len(lease.context.browser.contexts) == 1, "contexts for nobody to go")
         assert pool.counts["started"] == 1
+
+
+async def test_a_browser_that_does_not_start_stops_the_run_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text(
+        "#!/bin/sh\necho 'chromium: error while loading shared libraries: libnss3.so' >&2\nexit 127\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setattr(fleet, "GIVE_UP_S", 0.0)
+    async with pooled(chromium=str(broken)) as pool:
+        with pytest.raises(OutageError, match=r"did not start: .*libnss3\.so") as outage:
+            async with pool.lease(seconds=LONG_S):
+                pass
+        assert (outage.value.owner, outage.value.kind) == ("infra", "outage")
+    async with pooled(chromium=str(tmp_path / "absent")) as pool:
+        with pytest.raises(UsageError, match="no browser to execute"):
+            async with pool.lease(seconds=LONG_S):
+                pass
 
 
 async def test_one_pool_a_process_and_settings_and_nothing_is_left_of_it() -> None:

@@ -8,16 +8,17 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from windrow.envs.web.failures import LeaseLost
+from windrow.envs.web.failures import BrowserGone, LeaseLost
 from windrow.envs.web.launch import Chromium, connect, launch, playwright
 from windrow.envs.web.members import CLOSE_S, Member
 from windrow.envs.web.settings import PoolSettings
-from windrow.errors import WindrowError
+from windrow.errors import OutageError
 
 if TYPE_CHECKING:
     from playwright.async_api import Playwright
 
 PAUSE_S, MAX_PAUSE_S = 0.25, 30.0  # before a browser is started after one that died
+STARTS, GIVE_UP_S = 3, 30.0  # that must have failed in a row, and for how long, before a run is stopped
 WEIGH_S, PING_S = 5.0, 30.0  # between two looks at a browser's memory, and two questions whether it is there
 SPREAD = 4  # leases that a browser gets before the next one is started
 CRASHES = 3  # of its pages, after which a browser is not trusted any more
@@ -29,13 +30,17 @@ class Fleet:
         self.members: list[Member] = []
         self.counts = dict.fromkeys(("started", "died", "retired"), 0)
         self._failures = 0  # in a row: starts that failed, and browsers that died
+        self._failing_since: float | None = None  # when no browser could be started
         self._driver: Playwright | None = None
         self._starting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def pick(self, reuse: str | None = None) -> Member:
-        """The browser for the next lease: one that keeps a context for it, the least busy, or a new one."""
+        """The browser for the next lease: one that keeps a context for it, the least busy, or a new one.
+
+        Raises OutageError where none can be started.
+        """
         while not self._closed:
             found = self._usable(reuse)
             if found is not None:
@@ -127,15 +132,24 @@ class Fleet:
             if self._driver is None:
                 self._driver = await playwright().async_playwright().start()
             chromium = await self._one_more(self._driver)
-        except WindrowError:
-            self._failures += 1
+        except BrowserGone as problem:
             if not self.members:  # it may be the driver that is dead
                 await self._stop_driver()
-            raise
+            self._not_started(problem)
+            return
+        self._failing_since = None
         member = Member(chromium)
         self.members.append(member)
         self.counts["started"] += 1
         chromium.browser.on("disconnected", lambda _: self.lost(member, "died"))
+
+    def _not_started(self, problem: BrowserGone) -> None:
+        """Those who wait go on waiting for the next start, but not for ever: then the run is to stop."""
+        now = time.monotonic()
+        self._failures += 1
+        self._failing_since = self._failing_since or now
+        if self._failures >= STARTS and now - self._failing_since >= GIVE_UP_S:
+            raise OutageError(f"no browser could be had for {now - self._failing_since:.0f} s: {problem}")
 
     async def _one_more(self, driver: Playwright) -> Chromium:
         urls = self.settings.urls
