@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,14 @@ from windrow.blobs import name_of_blob
 from windrow.cli.main import main
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.identity import rollout_id
-from windrow.merging import Merged, merge
+from windrow.merging import Merged, MergeProgress, merge
 from windrow.policies.base import Request
-from windrow.records import Rollout, Timing
+from windrow.records import Message, Rollout, Timing, decode_rollout
 from windrow.stats.summary import summarise
 from windrow.store.blobs import path_of, read_blob
-from windrow.store.directory import Fingerprint, RunDirectory, read_manifest
+from windrow.store.directory import Fingerprint, Rescore, RunDirectory, read_manifest
 from windrow.store.lock import Lock
-from windrow.store.ranks import Ranks
+from windrow.store.ranks import Ranks, Redo
 
 Tree = dict[str, bytes]
 
@@ -151,6 +151,9 @@ def test_done_stands_before_failed_and_the_other_is_kept(tmp_path: Path) -> None
     assert found.conflicts == {"rollouts": 1}
     assert str(tmp_path / "x" / "rollouts.jsonl") in said[0]
     assert done.id in said[0]
+    before = tree(out)
+    assert merged(out, tmp_path / "y").conflicts == {"rollouts": 1}
+    assert tree(out) == before
 
 
 def test_a_verdict_on_what_does_not_stand_never_counts_for_what_does(tmp_path: Path) -> None:
@@ -207,6 +210,35 @@ def test_the_seats_of_an_episode_stand_together_and_one_attempt_wins_whole(tmp_p
     assert all(first[1] == second[1] for first, second in zip(lines[::2], lines[1::2], strict=True))
     assert sorted(len(line["lines"]) for line in aside(out)) == [1, 2]
     assert found.attempts == 2
+
+
+def test_what_is_left_of_an_episode_is_set_aside(tmp_path: Path) -> None:
+    left = make_rollout("a", seat=0, seats=2, episode="e")
+    x = write_run(tmp_path / "x", [left, make_rollout("b")])
+    out = tmp_path / "out"
+    merged(out, x)
+    assert [rollout.task.key for rollout in load(out, attempts="all")] == ["b"]
+    assert [line["lines"][0]["task"]["key"] for line in aside(out)] == ["a"]
+
+
+def test_merging_in_another_order_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Also in steps, and again; test_merge_order.py tries this on many lines."""
+    runs = [
+        write_run(tmp_path / name, [rollout], [make_grading(rollout, 1.0)])
+        for name in "abc"
+        for rollout in [make_rollout(name, index=ord("c") - ord(name))]
+    ]
+    outs = [tmp_path / str(number) / "out" for number in range(3)]
+    merged(outs[0], *runs)
+    merged(outs[1], *reversed(runs))
+    for run in (runs[1], runs[2], runs[0], runs[2]):
+        merged(outs[2], run)
+    assert tree(outs[0]) == tree(outs[1]) == tree(outs[2])
+    assert [rollout.task.key for rollout in map(decode_rollout, lines_of(outs[0]))] == ["c", "b", "a"]
+
+
+def lines_of(run: Path) -> list[bytes]:
+    return (run / "rollouts.jsonl").read_bytes().splitlines()
 
 
 # -- generations
@@ -383,6 +415,71 @@ def test_blobs_come_along_whole_and_a_damaged_one_is_told(tmp_path: Path) -> Non
         assert read_blob(out / "blobs", name_of_blob(data)) == data
     assert not path_of(out / "blobs", name_of_blob(b"three")).exists()
     assert "is damaged" in said[0]
+
+
+def test_a_run_that_is_replaced_while_it_is_merged_is_noticed(tmp_path: Path) -> None:
+    x = write_run(tmp_path / "x", [make_rollout("a"), make_rollout("b")])
+    out = write_run(tmp_path / "out", [make_rollout("c")])
+    before = tree(out)
+
+    class Meddling(QuickDisk):
+        """Somebody rewrites the log before the first line is copied."""
+
+        def replace(self, path: Path, data: bytes | Iterable[bytes]) -> None:
+            log = x / "rollouts.jsonl"
+            log.write_bytes(log.read_bytes().replace(b'"completed"', b'"truncated"'))
+            super().replace(path, data)
+
+    with pytest.raises(StoreError, match=r"x/rollouts.jsonl was changed while it was merged; merge again"):
+        merged(out, x, disk=Meddling())
+    assert tree(out) == before
+
+
+def test_progress_is_told_of_what_is_read_and_written(tmp_path: Path) -> None:
+    long = Message(role="assistant", content="word " * 300_000, origin="policy")
+    x = write_run(tmp_path / "x", [make_rollout("a", messages=(long,)), make_rollout("b", messages=(long,))])
+    seen: list[tuple[str, int, int]] = []
+
+    def note(progress: MergeProgress) -> None:
+        seen.append((progress.phase, progress.read_bytes, progress.written_bytes))
+        assert max(progress.read_bytes, progress.written_bytes) <= progress.total_bytes
+
+    merged(tmp_path / "out", x, on_progress=note)
+    assert [phase for phase, _, _ in seen] == ["reading", "reading", "writing", "writing", "counting"]
+    assert [read for _, read, _ in seen[:2]] == sorted({read for _, read, _ in seen[:2]})
+
+
+# -- the manifest
+
+
+def test_the_manifest_is_of_the_whole(tmp_path: Path) -> None:
+    part = {"out": "runs/x.0", "rank": 0, "samples": 2, "concurrency": 4}
+    x = edited(write_run(tmp_path / "x"), config=part, created_at=20.0, code={"scorer judge": "a"})
+    more = {**part, "out": "runs/x.1", "rank": 1, "samples": 3}
+    y = edited(write_run(tmp_path / "y"), config=more, created_at=10.0, code={"scorer judge": "b"})
+    mark = Rescore(GRADING.hash, 1, None, True, {}, {"scores.jsonl": 3})
+    y = edited(y, rescore=mark, redo=Redo("status=failed", {"rollouts.jsonl": 7}))
+    said: list[str] = []
+    merged(tmp_path / "out", x, y, said=said)
+
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.config == {"samples": 3, "concurrency": 4}
+    assert manifest.created_at == 10.0
+    assert (manifest.rescore, manifest.redo) == (None, None)  # they count bytes of files that are gone
+    assert [text.partition(":")[0] for text in said[1:]] == [str(y), str(y)]
+    assert "the source of scorer judge was not the same in all runs" in said[0]
+
+
+def test_runs_of_an_older_version_are_merged(tmp_path: Path) -> None:
+    rollout = make_rollout("a")
+    x = write_run(tmp_path / "x", [rollout], [make_grading(rollout, 1.0)])
+    old = msgspec.json.decode((x / "run.json").read_bytes())
+    for key in ("generations", "rescore", "redo", "agents", "ranks", "counts"):
+        del old[key]
+    (x / "run.json").write_bytes(msgspec.json.encode(old))
+    merged(tmp_path / "out", x, write_run(tmp_path / "y", [make_rollout("b")]))
+    assert read_manifest(tmp_path / "out").generations == [GRADING]
+    assert rewards(tmp_path / "out")[rollout.key] == 1.0
 
 
 # -- ranks

@@ -11,9 +11,9 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.merging.conflicts import CONFLICTS, decode_conflict
-from windrow.merging.versions import Spot
+from windrow.merging.versions import Spot, hashed
 from windrow.store.directory import TASKS, Manifest, read_manifest
-from windrow.store.heads import whole_episodes
+from windrow.store.heads import NOT_A_LINE, whole_episodes
 from windrow.store.lock import holder_of
 from windrow.store.log import whole_bytes
 from windrow.store.read import READ_BYTES, segments
@@ -98,8 +98,8 @@ class Files:
         self._paths.append(path)
         return len(self._paths) - 1
 
-    def lines(self, spot: Spot) -> list[bytes]:
-        """The lines that stand there, as `Line.text` has them."""
+    def lines(self, spot: Spot, digest: bytes) -> list[bytes]:
+        """The lines that stand there, as `Line.text` has them. StoreError if they are not what they were."""
         path = self._paths[spot.file]
         try:
             if spot.file not in self._open:
@@ -109,9 +109,13 @@ class Files:
             data = os.pread(self._open[spot.file], spot.size, spot.offset)
         except OSError as problem:
             raise StoreError(f"cannot read {path}: {problem.strerror}") from None
-        if path.name == CONFLICTS:
-            return [bytes(line) for line in decode_conflict(data).lines]
-        return [text for line in data.split(b"\n") if (text := line.strip(BLANK))]
+        try:
+            found = _texts(path, data)
+        except NOT_A_LINE:
+            found = []
+        if hashed(*found) != digest:
+            raise StoreError(f"{path} was changed while it was merged; merge again")
+        return found
 
     def path(self, number: int) -> Path:
         return self._paths[number]
@@ -120,6 +124,12 @@ class Files:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open = {}
+
+
+def _texts(path: Path, data: bytes) -> list[bytes]:
+    if path.name == CONFLICTS:
+        return [bytes(line) for line in decode_conflict(data).lines]
+    return [text for line in data.split(b"\n") if (text := line.strip(BLANK))]
 
 
 def _holder(path: Path) -> str | None:

@@ -6,7 +6,7 @@ steps gives what merging at once does. It is written beside what is there, and p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -124,7 +124,8 @@ class _Merge:
         self._manifest = joined(self._named)
         sizes = [segment.size for input in inputs for segment in input.segments]
         self._progress = MergeProgress(total_bytes=sum(sizes))
-        self._scan = Scan(Files(), self._manifest, self._read)
+        verdicts = any(input.scores or input.conflicts for input in inputs)
+        self._scan = Scan(Files(), self._manifest, self._read, verdicts=verdicts)
 
     def run(self) -> Merged:
         swap = Swap(self._path, self._disk)
@@ -190,13 +191,11 @@ class _Merge:
     def _keep_bad_lines(self) -> None:
         """What cannot be read of the run that was there goes to torn/; that of the other runs stays where it is."""
         for segment in (segment for input in self._own for segment in input.segments):
-            lost = [bad.line.text + b"\n" for bad in self._scan.bad if bad.path == segment.path]
+            lost = [(bad.offset, bad.size) for bad in self._scan.bad if bad.path == segment.path]
             if segment.tail:
-                with segment.path.open("rb") as file:
-                    file.seek(segment.size)
-                    lost.append(file.read())
+                lost.append((segment.size, segment.tail))
             if lost:
-                self._disk.replace(torn_name(segment.path, self._disk), b"".join(lost))
+                self._disk.replace(torn_name(segment.path, self._disk), _cut_out(segment.path, lost))
 
     # -- telling
 
@@ -224,9 +223,16 @@ class _Merge:
 
 def _tell_some(warn: Warn, bad: Sequence[Bad]) -> None:
     for line in bad[:TOLD]:
-        warn(f"{line.path}:{line.line.number} cannot be read and is left out: {line.problem}")
+        warn(f"{line.path}:{line.number} cannot be read and is left out: {line.problem}")
     if len(bad) > TOLD:
         warn(f"{len(bad) - TOLD:,} more such lines are left out")
+
+
+def _cut_out(path: Path, places: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for offset, size in places:
+            file.seek(offset)
+            yield file.read(size)
 
 
 def _distinct(paths: Iterable[Path]) -> list[Path]:

@@ -28,10 +28,12 @@ _TASK_ORDER = struct.Struct(">Q16s")
 
 
 class Bad(msgspec.Struct, frozen=True):
-    """A line that cannot be read."""
+    """A line that cannot be read, and why."""
 
     path: Path
-    line: Line
+    number: int
+    offset: int
+    size: int
     problem: str
 
 
@@ -60,14 +62,20 @@ _decode_grading = msgspec.json.Decoder(_GradingHead).decode
 class Scan:
     """What all inputs hold."""
 
-    def __init__(self, files: Files, joined: Manifest, read: Callable[[int], None]) -> None:
-        """`joined` is the manifest of the merged run; `read` is told of every so many bytes that are read."""
+    def __init__(
+        self, files: Files, joined: Manifest, read: Callable[[int], None], *, verdicts: bool = True
+    ) -> None:
+        """`joined` is the manifest of the merged run; `read` is told of every so many bytes that are read.
+
+        Without `verdicts` in any input, the attempts need not be found again.
+        """
         self.files = files
         self.rollouts, self.scores, self.judgements, self.tasks = (Versions() for _ in range(4))
         self.bad: list[Bad] = []
         self.agents: set[str] = set()
         self.seats = False
         self._read = read
+        self._verdicts = verdicts
         self._runs = 0
         self._attempts = Index("I")  # by run and attempt: the number of the version that stands in the run
         self._bases = array("Q")  # of each verdict, one after the other: the versions that it is of
@@ -88,7 +96,7 @@ class Scan:
             for unit in self._units(segment):
                 spot = Spot(file, unit.offset, unit.size)
                 number = self._rollout(run, unit.heads, unit.texts, spot, 0)
-                for head in unit.heads if _is_whole(unit.heads) else ():
+                for head in unit.heads if self._verdicts and _is_whole(unit.heads) else ():
                     if self._attempts.get((run, head.id, head.attempt)) is None:
                         self._attempts.set((run, head.id, head.attempt), number)
         for log in ("tasks", "judgements", "scores"):
@@ -140,7 +148,7 @@ class Scan:
             check(line.text)
             add(run, line.text, spot, flags)
         except NOT_A_LINE as problem:
-            self.bad.append(Bad(segment.path, line, str(problem)))
+            self.bad.append(_bad(segment, line, problem))
 
     def _units(self, segment: Segment) -> Iterator[_Unit]:
         """The attempts, the seats of each together; what lacks seats is a unit of its own."""
@@ -150,7 +158,7 @@ class Scan:
                 check(line.text)
                 head = decode_member(line.text)
             except NOT_A_LINE as problem:
-                self.bad.append(Bad(segment.path, line, str(problem)))
+                self.bad.append(_bad(segment, line, problem))
                 head = None
             if open_unit is not None and head is not None and follows(head, open_unit.heads[-1]):
                 open_unit.heads.append(head)
@@ -257,3 +265,7 @@ class Scan:
 def _is_whole(heads: list[MemberHead]) -> bool:
     """Whether all seats of an episode are there."""
     return not heads[0].seat and is_last_seat(heads[-1])
+
+
+def _bad(segment: Segment, line: Line, problem: Exception) -> Bad:
+    return Bad(segment.path, line.number, line.offset, line.size, str(problem))

@@ -144,6 +144,15 @@ def _distinct(versions: Iterable[Version]) -> list[Version]:
     return list(found.values())
 
 
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """A version that is to be written, as far as that needs to be known."""
+
+    order: bytes
+    digest: bytes
+    number: int
+    spot: Spot
+
+
 class Output:
     """What is written to a log, in its order, a hundred bytes a line.
 
@@ -162,16 +171,15 @@ class Output:
         self._pieces.setdefault(int.from_bytes(order[:8], "big") >> self._shift, bytearray()).extend(entry)
         self.count += 1
 
-    def in_order(self) -> Iterator[tuple[bytes, int, Spot]]:
-        """The order, the number and the place of each."""
+    def in_order(self) -> Iterator[Placed]:
         for number in sorted(self._pieces):
             piece = self._pieces[number]
             entries = sorted(
                 bytes(piece[at : at + _OUTPUT.size]) for at in range(0, len(piece), _OUTPUT.size)
             )
             for entry in entries:
-                order, *_, found, place = _OUTPUT.unpack(entry)
-                yield order, found, Spot(*_PLACE.unpack(place))
+                order, _, _, digest, version, place = _OUTPUT.unpack(entry)
+                yield Placed(order, digest, version, Spot(*_PLACE.unpack(place)))
 
 
 def _version(entry: bytes) -> Version:

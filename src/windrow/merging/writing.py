@@ -16,6 +16,7 @@ from windrow.merging.versions import (
     UNGROUNDED,
     Choice,
     Output,
+    Placed,
     Standing,
     Version,
     Versions,
@@ -68,7 +69,7 @@ class Writer:
     def examples(self) -> Iterator[str]:
         """Some attempts of which there were several versions."""
         for winner, loser in self._examples:
-            head = decode_head(self._scan.files.lines(winner.spot)[0])
+            head = decode_head(self._scan.files.lines(winner.spot, winner.digest)[0])
             kept, other = (self._scan.files.path(version.spot.file) for version in (winner, loser))
             yield (
                 f"task {head.task.index}, sample {head.sample}, attempt {head.attempt} ({head.id}): {kept} has what is kept, "
@@ -89,10 +90,10 @@ class Writer:
             self._add(found, "rollouts", standing)
 
         def lines() -> Iterator[bytes]:
-            for position, (_, number, spot) in enumerate(found.in_order()):
+            for position, placed in enumerate(found.in_order()):
                 if self._positions:
-                    self._positions[number] = position
-                yield from self._scan.files.lines(spot)
+                    self._positions[placed.number] = position
+                yield from self._texts(placed)
 
         self._write_log(folder / ROLLOUTS, lines())
         return found.count
@@ -149,12 +150,15 @@ class Writer:
     # -- files
 
     def _lines(self, output: Output) -> Iterator[bytes]:
-        for _, _, spot in output.in_order():
-            yield from self._scan.files.lines(spot)
+        for placed in output.in_order():
+            yield from self._texts(placed)
 
     def _conflict_lines(self) -> Iterator[bytes]:
-        for order, _, spot in self._aside.in_order():
-            yield encode_conflict(LOGS[order[0]], order[-1], self._scan.files.lines(spot))
+        for placed in self._aside.in_order():
+            yield encode_conflict(LOGS[placed.order[0]], placed.order[-1], self._texts(placed))
+
+    def _texts(self, placed: Placed) -> list[bytes]:
+        return self._scan.files.lines(placed.spot, placed.digest)
 
     def _write_log(self, path: Path, lines: Iterator[bytes]) -> None:
         """No file where there are no lines, but for the rollouts."""
