@@ -28,9 +28,11 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
     },
     "loader": {
         "gymnasium": "windrow.bridges.gymnasium:open_tasks",
+        "miniwob": "windrow.bridges.miniwob:open_tasks",
         "reasoning-gym": "windrow.bridges.reasoning_gym:open_tasks",
         "textarena": "windrow.bridges.textarena:open_tasks",
     },
+    "page_reward": {"miniwob": "windrow.bridges.miniwob:MiniWoB"},
     "scorer": {
         "nemo-gym": "windrow.bridges.nemo_gym.verify:Verified",
         "reasoning-gym": "windrow.bridges.reasoning_gym:Verifier",

@@ -23,8 +23,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "policy.local.": LocalConfig,
     "limits.": LimitsConfig,
 }
-# Of every command, of pytest, of a service.
-OTHERS = {"--help", "--debug", "--version", "--randomly-seed", "--port"}
+# Of every command, of pytest, of a service, of pip.
+OTHERS = {"--help", "--debug", "--version", "--randomly-seed", "--port", "--no-deps"}
 # Flags of other systems, by the page for their people.
 THEIRS = {
     "browsers": {"--only-shell"},

@@ -69,6 +69,16 @@ class Browsing:
         await self._settle(mark)
         self.start_url = self.lease.page.url
 
+    async def forget(self) -> None:
+        """Leave nothing to go back to: what an earlier episode saw in this tab is none of this one's."""
+
+        async def forget(page: Page) -> None:
+            session = await page.context.new_cdp_session(page)
+            await session.send("Page.resetNavigationHistory")
+            await session.detach()
+
+        await self.lease.do("page", forget)
+
     async def do(self, action: Action) -> str:
         """What came of the action, in words; ToolError says why it could not be done."""
         mark = self._traffic.mark()

@@ -94,11 +94,23 @@ class WebEnv(Env):
         hook = task.get("page_reward") or options.page_reward
         self._hook: PageReward | None = _hook(hook)(task, self.ctx.seed) if hook is not None else None
         self._browser = browser = await self._leased()
-        wanted = await self._hook.start_url() if self._hook is not None else start_of(task)
-        await begin(browser, wanted)
-        instruction = await browser.lease.do("page", self._hook.begin) if self._hook is not None else None
+        instruction = None
+        if self._hook is not None:
+            instruction = await self._begun(self._hook)
+        else:
+            await begin(browser, start_of(task))
         page = await self._page_message(await browser.observe())
         return Observation([*self._opening(instruction), page], self._tools())
+
+    async def _begun(self, hook: PageReward) -> str | None:
+        """Begin in a page that gives a reward itself, which may have had another episode before."""
+        browser = self._browser
+        await browser.lease.do("page", hook.prepare)
+        await begin(browser, await hook.start_url())
+        if hook.reuse is not None:
+            await browser.forget()
+        instruction: str | None = await browser.lease.do("page", hook.begin)
+        return instruction
 
     async def _leased(self) -> Browsing:
         options, hook = self._options, self._hook

@@ -27,7 +27,7 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageReward:
-    """Derive from this. Called in this order: `start_url`; `begin` once the page is there; `after` every action that
+    """Derive from this. Called in this order: `prepare`; `start_url`; `begin` once the page is there; `after` every action that
     was done; `unfinished` where the episode ended and the page had not ended it."""
 
     reuse: ClassVar[str | None] = None  # episodes with the same word may follow each other in one page
@@ -43,6 +43,9 @@ class PageReward:
     async def start_url(self) -> str:
         """Where the episode begins; by default the row says so."""
         return str(self.task.get("start_url") or self.task["url"])
+
+    async def prepare(self, page: Page) -> None:
+        """Make ready the browser's context, before the first page is opened in it."""
 
     async def begin(self, page: Page) -> str | None:
         """Begin an episode in the page, which is loaded; returns the instruction, None where the row has it."""

@@ -23,7 +23,9 @@ async def begin(browser: Browsing, wanted: str) -> None:
     and is tried again."""
     try:
         url = address(wanted, "about:blank")
-        if browser.lease.page.url != url:  # a page that is used again is there already
+        if browser.lease.page.url == url:  # a page that is used again is there already
+            browser.start_url = url
+        else:
             await browser.open(url)
     except ToolError as problem:
         raise _invalid(wanted, str(problem)) from None
