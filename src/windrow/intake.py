@@ -154,7 +154,8 @@ def as_played(loaded: LoadedConfig, parts: Parts, opened: Opened) -> LoadedConfi
     """In the environment that rows of their system are played in, where nothing names one."""
     if names_env(loaded, parts):
         return loaded
-    name = env_of(opened.rows)
+    as_they_are = not loaded.run.tasks.map and loaded.run.prompt is None
+    name = env_of(opened.rows, as_they_are=as_they_are)
     if name is None:
         return loaded
     env = msgspec.structs.replace(loaded.run.env, name=name)

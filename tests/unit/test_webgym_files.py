@@ -65,6 +65,8 @@ def test_actions_have_the_names_and_arguments_that_theirs_gives_them() -> None:
         ("goback", {}),
         ("answer", {"content": "3 EUR"}),
     ]
+    assert steps_of(rollout, thousandths=True)[0].arguments == {"coordinates": [640, 192]}
+    assert steps_of(rollout, thousandths=True)[0].arguments == {"coordinates": [640, 192]}
 
 
 def test_a_reply_without_an_action_is_a_wait_that_says_why() -> None:
@@ -105,6 +107,18 @@ def test_a_reply_is_whole_with_its_thoughts_and_its_calls() -> None:
     assert step.said == (
         '<think>\nHm.\n</think>\nSo.\n<tool_call>\n{"name": "answer", "arguments": {"text": "3"}}\n</tool_call>'
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    ['<tool_call>{"name": "answer", "arguments": {"text": "3"}}</tool_call>', 'So: answer({"text": "3"})'],
+)
+def test_a_call_that_is_written_in_words_is_there_once(words: str) -> None:
+    rollout = browsed(ANSWER, reward=1.0)
+    call = Call(id="1", name="answer", arguments='{"text": "3"}')
+    reply = Message(role="assistant", content=words, origin="policy", tool_calls=(call,), turn=0)
+    [step] = steps_of(msgspec.structs.replace(rollout, messages=(*rollout.messages[:-1], reply)))
+    assert step.said == words
 
 
 def test_a_step_has_the_page_that_was_seen_before_it() -> None:

@@ -139,6 +139,14 @@ def test_rows_are_played_on_the_web_unless_something_says_otherwise() -> None:
         prepared([{"prompt": "hello"}, row()])
 
 
+def test_a_row_that_says_what_to_do_at_which_address_is_on_the_web() -> None:
+    told = {"instruction": "Buy it.", "start_url": "https://shop.example"}
+    assert prepared([told]).run.env.name == "web"
+    assert prepared([{"instruction": "Buy it.", "url": "https://shop.example"}]).run.env.name == "web"
+    assert prepared([told], map=["prompt=instruction"]).run.env.name == "problem"
+    assert prepared([{**told, "prompt": "What is it?"}]).run.env.name == "problem"
+
+
 def test_iteration_is_the_pass(tmp_path: Path) -> None:
     tasks = write_jsonl(tmp_path / "tasks.jsonl", [row(1, env="prompt")])
     script = tmp_path / "script.yaml"

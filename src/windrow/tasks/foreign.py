@@ -21,6 +21,8 @@ from windrow.naming import ROW_FORMS
 from windrow.records import Json
 from windrow.tasks.rows import BadRow, Row, Rows
 
+WEB = "web"
+
 
 class Marks(msgspec.Struct, frozen=True):
     """How a row is numbered: its task, and which of the task's rollouts it is."""
@@ -100,16 +102,23 @@ def host_of(address: Json) -> str | None:
     return host.removeprefix("www.") if host else None
 
 
-def env_of(rows: Rows | ForeignRows) -> str | None:
-    """The environment that rows are played in where nothing names one: that of the system of the first of them."""
+def env_of(rows: Rows | ForeignRows, *, as_they_are: bool = True) -> str | None:
+    """The environment that rows are played in where nothing names one: that of the system of the first of them; `web` for a row
+    of ours that is on the web, if rows are taken as they are."""
     row = next((row.data for row in rows if isinstance(row, Row)), {})
-    return usual_env(row)
+    return usual_env(row) or (WEB if as_they_are and is_on_the_web(row) else None)
 
 
 def usual_env(row: Mapping[str, Json]) -> str | None:
     """The environment that plays rows of the system that a row is of, unless the row names one."""
     form = form_of(row) if own_env(row) is None else None
     return form.env_of(row) if form is not None else None
+
+
+def is_on_the_web(row: Mapping[str, Json]) -> bool:
+    """Whether a row says what is to be done at which address, and nothing else that an episode could open with."""
+    address = "start_url" in row or "url" in row
+    return address and "instruction" in row and not {"env", "prompt", "messages"} & row.keys()
 
 
 def own_env(row: Mapping[str, Json]) -> str | None:

@@ -14,11 +14,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from windrow.records import Json
-from windrow.tasks.foreign import Marks, Traits, host_of
+from windrow.tasks.foreign import WEB, Marks, Traits, host_of
 
 NAME, WEBSITE, DIFFICULTY, REFERENCE = "task_name", "website", "difficulty", "evaluator_reference"
 INSTRUCTION, START_URL, FACTS = "instruction", "start_url", "facts"  # what is put beside the row
-ENV = "web"
 TRAIN = "train"
 EASY, MEDIUM = 3, 6  # the highest difficulty of each; what is above is hard
 TRAIN_STEPS, TEST_STEPS = (10, 20, 30), (30, 50, 70)  # easy, medium, hard
@@ -135,7 +134,7 @@ def traits_of(row: Mapping[str, Json]) -> Traits | None:
 
 
 def env_of(row: Mapping[str, Json]) -> str | None:
-    return ENV
+    return WEB
 
 
 def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:

@@ -21,11 +21,12 @@ from windrow.bridges.webgym.metrics import (
     Trajectory,
 )
 from windrow.bridges.webgym.rows import difficulty_of, is_row
-from windrow.records import Json, Message, Rollout, ToolCall, Turn
+from windrow.records import Call, Json, Message, Rollout, ToolCall, Turn
 
 WAIT = "wait"
 # Actions of the environment `web`, as theirs calls them; others keep their names.
 KEYS = {"answer": ANSWER, "back": GO_BACK, "go_back": GO_BACK, "goto": "navigate", "left_click": "click"}
+CALL_MARKS = ("<tool_call>", "<function=", "<|python_tag|>", "\nAction Input:")
 SCALE = 1000  # coordinates are thousandths of the screen
 
 
@@ -68,11 +69,14 @@ def outcome_of(rollout: Rollout) -> str:
     return "blocked" if _is_blocked(rollout.state) else rollout.stop
 
 
-def steps_of(rollout: Rollout) -> list[Taken]:
-    """The steps of a rollout, in their order. It has at least one, unless it ended well without a turn."""
+def steps_of(rollout: Rollout, *, thousandths: bool = False) -> list[Taken]:
+    """The steps of a rollout, in their order. It has at least one, unless it ended well without a turn.
+
+    With `thousandths`, places on the screen were recorded as such; they are pixels otherwise.
+    """
     if rollout.error is not None and rollout.error.kind == INVALID_URL:
         return [Taken(turn=None, key=INVALID_URL, failed=rollout.error.message, reward=None)]
-    taken = list(_taken(rollout))
+    taken = list(_taken(rollout, thousandths))
     if rollout.status in ("failed", "cancelled"):
         why = rollout.error.message if rollout.error is not None else rollout.status
         taken.append(Taken(turn=None, key=NO_ACTION, failed=why))
@@ -82,7 +86,7 @@ def steps_of(rollout: Rollout) -> list[Taken]:
     return taken
 
 
-def _taken(rollout: Rollout) -> Iterator[Taken]:
+def _taken(rollout: Rollout, thousandths: bool) -> Iterator[Taken]:
     where: Mapping[str, Json] = {"url": (rollout.task.data or {}).get("start_url")}
     for number, turn in enumerate(rollout.turns):
         if turn.role != "agent":
@@ -98,7 +102,7 @@ def _taken(rollout: Rollout) -> Iterator[Taken]:
             yield Taken(
                 turn=number,
                 key=KEYS.get(call.name, call.name),
-                arguments=_arguments(call, page.size),
+                arguments=_arguments(call, (SCALE, SCALE) if thousandths else page.size),
                 said=said if place == 0 else "",  # one reply, counted once
                 page=page,
                 failed=call.error,
@@ -129,8 +133,14 @@ def _said(rollout: Rollout, turn: Turn) -> str:
     calls = (
         f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n</tool_call>'
         for call in message.tool_calls or ()
+        if not _is_in_words(call, message.text)
     )
     return "\n".join(part for part in (f"{thoughts}{message.text}", *calls) if part)
+
+
+def _is_in_words(call: Call, text: str) -> bool:
+    """Whether the words of a reply hold the call: a model without calls of its own writes them so (`--tool-calls`)."""
+    return (call.name in text and call.arguments in text) or any(mark in text for mark in CALL_MARKS)
 
 
 def _arguments(call: ToolCall, size: tuple[int, int] | None) -> dict[str, Json]:

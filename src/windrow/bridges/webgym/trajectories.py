@@ -28,11 +28,13 @@ class Written:
     def __init__(self, manifest: Manifest, *, image_root: str = "") -> None:
         of = manifest.behaviour.of
         self._forced = (of.get("limits") or {}).get("max_turns") if of.get("limits_over_rows") else None
+        settings = (of.get("env") or {}).get("settings") or {}
+        self._thousandths = settings.get("coordinates") == "thousandths"
         self._image_root = image_root
         self._count = 0
 
     def trajectory(self, rollout: Rollout) -> Trajectory:
-        taken = steps_of(rollout)
+        taken = steps_of(rollout, thousandths=self._thousandths)
         task = self._task(rollout)
         images = [step.page.image for step in taken]
         steps = [self._step(rollout, task, step, final=step is taken[-1]) for step in taken]

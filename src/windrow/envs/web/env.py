@@ -45,6 +45,7 @@ class WebEnv(Env):
     name = "web"
     version = 1
     takes_prompt = True
+    connects = True
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
