@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.pictures import Pictured
 from tests.worlds import played, returning, world
 from windrow import Env, Observation, Request, Step
+from windrow.cli.main import main
 from windrow.envs import Act
 from windrow.records import encode
 
@@ -95,3 +100,16 @@ async def test_an_act_that_nobody_is_told_of_is_the_environments_error(tmp_path:
     assert rollout.error is not None
     assert (rollout.error.owner, rollout.status) == ("env", "failed")
     assert "without a message" in rollout.error.message
+
+
+async def test_show_prints_what_was_done_on_a_replys_words_and_where_its_images_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acted = await played(Pages, tmp_path / "acts", policy="on")
+    seen = await played(Pictured, tmp_path / "images", policy="ok")
+    assert main(["show", str(tmp_path / "acts"), acted.id]) == 0
+    assert capsys.readouterr().out.count('→ turn({"to":[') == 4
+    assert main(["show", str(tmp_path / "images"), seen.id]) == 0
+    paths = re.findall(r"^\[image/png, 8 × 6\] (.*)$", capsys.readouterr().out, re.M)
+    assert len(paths) == 2
+    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in paths)

@@ -142,6 +142,7 @@ def test_the_prompt_names_every_action_and_nothing_that_the_policy_cannot_use() 
     assert all(f"\n{name}(" in text for name in KINDS)
     assert "type(element, text, enter=False): " in text
     assert "click(element, double=False): " in text
+    assert "scroll(direction='down', element=None, screens=0.8): " in text
     places = system(WebOptions(observe="screenshot", coordinates="thousandths"))
     assert "click(x, y, double=False): " in places
     assert "x from 0 to 1000 and y from 0 to 1000" in places
@@ -238,7 +239,7 @@ def test_settings_are_checked_and_only_what_shapes_behaviour_counts() -> None:
     with pytest.raises(ValueError, match="browsers"):
         web_options({"browsers": 0})
     settings = {"history": 2, "browsers": 7, "blocklist": "somewhere", "allow": ["127.0.0.1"], "contexts": 3}
-    assert shaping(settings) == {"history": 2, "allow": ["127.0.0.1"]}
+    assert shaping(settings) == {"history": 2}
 
 
 def message(role: Any, text: str, origin: Any) -> Message:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
+from windrow.blobs import is_blob
 from windrow.cli.text import score_text, shorten
 from windrow.errors import UsageError
 from windrow.identity import rollout_id
-from windrow.records import Grading, Rollout, encode
+from windrow.records import Grading, Message, Rollout, ToolCall, encode
+from windrow.store.blobs import FOLDER, path_of
 from windrow.store.read import RunReader, load
 from windrow.store.where import parse_where
 
@@ -46,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     gradings = RunReader(arguments.run).gradings() if arguments.judgements else None
     for number, rollout in enumerate(rollouts):
-        print("\n" * bool(number) + transcript(rollout))
+        print("\n" * bool(number) + transcript(rollout, Path(arguments.run)))
         if gradings is not None:
             print(judgements_text(gradings.of(rollout.key)) or "\nno judge was asked")
     return 0
@@ -76,7 +79,8 @@ def _line(rollout: Rollout) -> str:
     )
 
 
-def transcript(rollout: Rollout) -> str:
+def transcript(rollout: Rollout, run: Path) -> str:
+    """What happened, as a person reads it; an image is the path of its file."""
     reward = "not graded" if rollout.reward is None else f"reward {rollout.reward:g}"
     lines = [
         f"rollout {rollout.id}  attempt {rollout.attempt}  sample {rollout.sample}",
@@ -104,11 +108,34 @@ def transcript(rollout: Rollout) -> str:
             lines.append(f"(reasoning) {message.reasoning}")
         if message.content:
             lines.append(message.text)
+        lines += images(message, run)
         lines += [f"→ {call.name}({call.arguments})  [{call.id}]" for call in message.tool_calls or ()]
+        lines += [
+            f"→ {call.name}({encode(call.arguments).decode()})  [{call.id}]"
+            for call in acts(rollout, message)
+        ]
     if rollout.scores:
         lines += ["", "── scores"]
         lines += [f"{name:<24} {score_text(score)}" for name, score in rollout.scores.items()]
     return "\n".join(lines)
+
+
+def images(message: Message, run: Path) -> list[str]:
+    """Where the images of a message are."""
+    parts = message.content if isinstance(message.content, list) else []
+    return [
+        f"[{part.get('media_type')}, {part.get('width')} × {part.get('height')}] {path_of(run / FOLDER, part['blob'])}"
+        for part in parts
+        if is_blob(part)
+    ]
+
+
+def acts(rollout: Rollout, message: Message) -> list[ToolCall]:
+    """What was done because a reply said so in words: the calls of its turn that it did not make as such."""
+    if message.turn is None or message.turn >= len(rollout.turns):
+        return []
+    asked = {call.id for call in message.tool_calls or ()}
+    return [call for call in rollout.turns[message.turn].tool_calls if call.id not in asked]
 
 
 def judgements_text(gradings: Sequence[Grading]) -> str:

@@ -121,7 +121,7 @@ KINDS: dict[str, type[Action]] = {
 }
 _NUMBERS = ("element", "to")
 _PLACES = ("x", "y", "to_x", "to_y")
-_POINTED = (Click, Type, Hover, Drag)
+POINTED = (Click, Type, Hover, Drag)
 _FOCUSED = (Type,)  # without an element: what has the focus
 
 
@@ -158,7 +158,7 @@ def schema_of(kind: type[Action], pointing: Pointing) -> dict[str, Json]:
         needed += [
             name
             for name in points
-            if kind in _POINTED and kind not in _FOCUSED and name in shown and name not in needed
+            if kind in POINTED and kind not in _FOCUSED and name in shown and name not in needed
         ]
     return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
 
@@ -182,7 +182,7 @@ def made(name: str, arguments: Mapping[str, Json], pointing: Pointing) -> Action
 
 
 def _check_points(name: str, action: Action, pointing: Pointing) -> None:
-    if not isinstance(action, _POINTED):
+    if not isinstance(action, POINTED):
         return
     pairs = [("element", ("x", "y"))]
     if isinstance(action, Drag):

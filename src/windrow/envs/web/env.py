@@ -99,7 +99,7 @@ class WebEnv(Env):
         if self._hook is not None:
             instruction = await self._begun(self._hook)
         else:
-            await begin(browser, start_of(task))
+            await begin(browser, start_of(task), options.base_url)
         page = await self._page_message(await browser.observe())
         return Observation([*self._opening(instruction), page], self._tools())
 
@@ -107,7 +107,7 @@ class WebEnv(Env):
         """Begin in a page that gives a reward itself, which may have had another episode before."""
         browser = self._browser
         await browser.lease.do("page", hook.prepare)
-        await begin(browser, await hook.start_url())
+        await begin(browser, await hook.start_url(), self._options.base_url)
         if hook.reuse is not None:
             await browser.forget()
         instruction: str | None = await browser.lease.do("page", hook.begin)

@@ -21,10 +21,8 @@ Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Count = Annotated[int, Meta(ge=1)]
 Some = Annotated[int, Meta(ge=0)]
 
-# Settings of the browsers that change what a policy can see.
-SHAPING = frozenset({"allow", "max_traffic_mb", "max_pages"})
-# Settings of ours that do not: where something is written.
-ELSEWHERE = frozenset({"blocklist"})
+# Where something is: no part of the behaviour.
+ELSEWHERE = frozenset({"blocklist", "base_url"})
 
 
 class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +44,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_blocked: Count = 3  # walls in a row
     max_homepage_backs: Count = 3  # in a row
     lease_s: Annotated[float, Meta(gt=0)] = 3600.0
+    base_url: str | None = None  # where a row's start_url that is only a path begins
     blocklist: str | None = None
     page_reward: str | None = None
 
@@ -95,6 +94,5 @@ def web_options(settings: Mapping[str, Json]) -> WebOptions:
 
 
 def shaping(settings: Mapping[str, Json]) -> dict[str, Json]:
-    """The settings that shape behaviour."""
-    left_out = (POOL_FIELDS - SHAPING) | ELSEWHERE
-    return {name: value for name, value in settings.items() if name not in left_out}
+    """The settings that shape behaviour: those of the browsers do not."""
+    return {name: value for name, value in settings.items() if name not in POOL_FIELDS | ELSEWHERE}

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.envs.web.actions import Action, Pointing, allowed, fields_of
+from windrow.envs.web.actions import POINTED, Action, Pointing, allowed, fields_of
 from windrow.envs.web.options import WebOptions
 from windrow.errors import ToolError
 from windrow.records import Message
@@ -51,9 +51,11 @@ def system(options: WebOptions) -> str:
 
 def signature(name: str, kind: type[Action], pointing: Pointing) -> str:
     """One action in a line: `type(element, text, enter=False): …`."""
-    optional = {field.name: field.default for field in msgspec.structs.fields(kind) if not field.required}
+    given = {field.name: field.default for field in msgspec.structs.fields(kind) if not field.required}
     shown = [
-        field if optional.get(field) is None else f"{field}={optional[field]!r}"
+        field
+        if field not in given or (given[field] is None and kind in POINTED)
+        else f"{field}={given[field]!r}"
         for field in fields_of(kind, pointing)
     ]
     return f"{name}({', '.join(shown)}): {kind.__doc__}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urljoin
+
 from windrow.envs.web.browsing import Browsing
 from windrow.envs.web.failures import PageTimeout, Unreachable
 from windrow.envs.web.hands import address, net_error
@@ -18,11 +20,11 @@ def start_of(task: Task) -> str:
     return str(task.get("start_url") or task["url"])
 
 
-async def begin(browser: Browsing, wanted: str) -> None:
-    """Open the first page. An address that is none is the task's fault, and final; one that does not answer is nobody's,
+async def begin(browser: Browsing, wanted: str, base_url: str | None) -> None:
+    """Open the first page; one that is only a path is below `base_url`. An address that is none is the task's fault, and final; one that does not answer is nobody's,
     and is tried again."""
     try:
-        url = address(wanted, "about:blank")
+        url = address(urljoin(base_url, wanted) if base_url is not None else wanted, "about:blank")
         if browser.lease.page.url == url:  # a page that is used again is there already
             browser.start_url = url
         else:
