@@ -119,6 +119,12 @@ class Scene:
         settings = f"env.settings={{agreement: all, judges: {judges}}}"
         return self.judged("--set", settings)
 
+    def merging(self, *flags: str) -> list[str]:
+        """A run, and another that was collected with these flags."""
+        self.after()
+        assert main(self.collect("--model", "scripted:script.yaml", "--out", "run2", *flags, "--quiet")) == 0
+        return ["merge", "run", "run2", "-o", "out"]
+
     def elsewhere(self) -> list[str]:
         (self.path / "run").mkdir()
         self.file("run/mine.txt", "")
@@ -159,11 +165,13 @@ SAID: dict[str, Callable[[Scene], list[str]]] = {
     "it takes": lambda scene: scene.collect(*SCRIPT, "--temperature", "1"),
     "unknown flag": lambda scene: scene.collect("--modle", "m"),
     "unknown key": lambda scene: ["config", "show", "--set", "limits.max_turn=5"],
-    "what shapes the rollouts": lambda scene: scene.after("--max-turns", "3"),
+    "what shapes the rollouts has changed": lambda scene: scene.after("--max-turns", "3"),
     "only the grading": lambda scene: scene.after("--scorer", "exact"),
     "this run is of source": lambda scene: scene.after("--source", "other"),
     "is being written by": Scene.locked,
     "holds other files": Scene.elsewhere,
+    "are not parts of one run": lambda scene: scene.merging("--max-turns", "3"),
+    "of gradings is not the same": lambda scene: scene.merging("--scorer", "exact"),
     "is not a run directory": lambda scene: ["stats", "nowhere"],
 }
 FAILED: dict[str, Callable[[Scene], list[str]]] = {
