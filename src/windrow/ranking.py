@@ -89,6 +89,12 @@ def note(rank: Rank, loaded: LoadedConfig, own: int, tasks: int) -> str:
     return f"{said} (from {found}): {own:,} of {tasks:,} tasks; {NO_RANKS}"
 
 
+def is_unasked(note: str) -> bool:
+    """Whether a note says that a launcher made this call a rank: that is said also to those who want no notes, since nobody
+    has asked for a part of the tasks."""
+    return NO_RANKS in note
+
+
 def _slowed(policy: PolicyConfig, rank: Rank) -> PolicyConfig:
     parts = {
         name: rate * rank.portion

@@ -121,24 +121,34 @@ async def test_waiting_ends_when_its_time_is_over_or_the_run_is_stopped(folder: 
     assert await awaited(others) == ["waiting for rank 1, 2"]
 
 
+@pytest.fixture
+def scripted(tmp_path: Path) -> list[str]:
+    """A command that collects four tasks with a scripted policy, and says little."""
+    (tmp_path / "replies.yaml").write_text('replies: [{reply: "1"}]')
+    rows = "".join(f'{{"prompt": "p{number}", "answer": "1"}}\n' for number in range(4))
+    (tmp_path / "tasks.jsonl").write_text(rows)
+    model = f"scripted:{tmp_path / 'replies.yaml'}"
+    return ["collect", str(tmp_path / "tasks.jsonl"), "--model", model, "--quiet"]
+
+
+def test_a_call_that_is_a_rank_by_its_environment_says_so_also_when_it_is_quiet(
+    tmp_path: Path, scripted: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert main([*scripted, "--out", str(tmp_path / "run")]) == 0
+    said = "rank 1 of 4 (from RANK, WORLD_SIZE): 1 of 4 tasks; --rank 0 --world-size 1 collects everything\n"
+    assert capsys.readouterr().err == said
+    whole = [*scripted, "--rank", "0", "--world-size", "1", "--out", str(tmp_path / "run")]
+    assert main([*whole, "--merge", str(tmp_path / "all")]) == 0
+    assert (capsys.readouterr().err, len(contents(tmp_path / "all"))) == ("", 4)
+
+
 def test_trackers_are_told_of_the_merged_run_and_never_of_a_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, scripted: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", module := FakeWandb())
-    replies, tasks = tmp_path / "replies.yaml", tmp_path / "tasks.jsonl"
-    replies.write_text('replies: [{reply: "1"}]')
-    tasks.write_text("".join(f'{{"prompt": "p{number}", "answer": "1"}}\n' for number in range(4)))
-    command = [
-        "collect",
-        str(tasks),
-        "--model",
-        f"scripted:{replies}",
-        "--world-size",
-        "2",
-        "--track",
-        "wandb",
-    ]
-    command += ["--out", str(tmp_path / "part.{rank}"), "--quiet"]
+    command = [*scripted, "--world-size", "2", "--track", "wandb", "--out", str(tmp_path / "part.{rank}")]
     for rank in ("1", "0"):
         assert main([*command, "--rank", rank]) == 0
     assert module.runs == []

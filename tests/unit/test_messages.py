@@ -84,6 +84,13 @@ class Scene:
         self.cleanup.callback(Lock(self.path / "run" / "lock").release)
         return command
 
+    def another_rank(self) -> list[str]:
+        """A rank that goes by other numbers than one that is collecting."""
+        command = self.collect(*SCRIPT, "--quiet", "--world-size", "2", "--rank", "0")
+        assert main(command) == 0
+        self.cleanup.callback(Lock(self.path / "run" / "lock.rank-0").release)
+        return [*command, "--world-size", "3", "--rank", "1"]
+
     def refused(self) -> list[str]:
         port = self.cleanup.enter_context(socket.socket())
         port.bind(("127.0.0.1", 0))  # taken, and not listened to
@@ -169,6 +176,7 @@ SAID: dict[str, Callable[[Scene], list[str]]] = {
     "only the grading": lambda scene: scene.after("--scorer", "exact"),
     "this run is of source": lambda scene: scene.after("--source", "other"),
     "is being written by": Scene.locked,
+    "is collecting here": Scene.another_rank,
     "holds other files": Scene.elsewhere,
     "are not parts of one run": lambda scene: scene.merging("--max-turns", "3"),
     "of gradings is not the same": lambda scene: scene.merging("--scorer", "exact"),

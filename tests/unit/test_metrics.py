@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from windrow.stats.metrics import AgentEntry, Metrics, measure, survey, write_me
 from windrow.stats.spread import EXACT_VALUES, Values
 from windrow.stats.summary import summarise
 from windrow.store.directory import MANIFEST
+from windrow.store.disk import process_name
 
 
 def graded(name: str, reward: float, **changes: Any) -> Rollout:
@@ -383,7 +383,7 @@ async def test_metrics_that_cannot_be_written_are_a_warning_and_the_old_ones_sta
     await collected(ROWS[:1], **options)
     before = (run / "metrics.json").read_bytes()
     warnings: list[str] = []
-    (run / f".metrics.json.{os.getpid()}").mkdir()  # where the draft would be written
+    (run / f".metrics.json.{process_name()}").mkdir()  # where the draft would be written
     rollouts = await collected(ROWS, on_warning=warnings.append, **options)
     assert len(rollouts) == 1
     assert [text for text in warnings if "no metrics.json" in text]

@@ -327,7 +327,7 @@ async def test_ranks_whose_share_is_not_done_are_named(run: Path, capsys: pytest
 
     await collect(run, rank=0, **ranked)
     await collect(run, rank=2, answer=away, **ranked)
-    said = "rank 1 has not collected here; rank 2 has 2 left"
+    said = "rank 1 is missing; rank 2 has 2 left"
     for command in (["stats", str(run)], ["ls", str(run.parent)]):
         assert main(command) == 0
         assert said in capsys.readouterr().out

@@ -87,8 +87,9 @@ def test_many_tasks_are_written_in_pieces_and_read_back(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_plain_error_and_the_next_call_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     open_run(run, limit=1).close()
+    room = (run / "run.json").stat().st_size + 2000  # for that, and for some of the tasks
     with pytest.raises(StoreError, match=r"cannot write .*tasks\.jsonl"):
-        open_run(run, tasks=rows(100), disk=FullDisk(4000))
+        open_run(run, tasks=rows(100), disk=FullDisk(room))
     assert [line["data"] for line in lines(run)] == rows(1)
     assert tasks_of(run, tasks=rows(100)) == rows(100)
 

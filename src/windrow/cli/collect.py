@@ -26,7 +26,7 @@ from windrow.errors import UsageError
 from windrow.identity import episode_id
 from windrow.joining import DEADLINE_S, Others
 from windrow.prepare import Prepared, prepare
-from windrow.ranking import launched
+from windrow.ranking import is_unasked, launched
 from windrow.store.directory import refuse_strangers
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
@@ -304,8 +304,9 @@ def run(arguments: argparse.Namespace) -> int:
         display.status("reading the tasks")
         loaded = load_config(arguments.config, options, arguments.set)
         prepared = prepare(launched(loaded, os.environ))
-        for note in () if arguments.quiet else prepared.notes:
-            display.say(note)
+        for note in prepared.notes:
+            if not arguments.quiet or is_unasked(note):
+                display.say(note)
         if prepared.source.invalid:
             display.say(f"left out {list_problems(prepared.source.invalid)}")
         if arguments.dry_run:

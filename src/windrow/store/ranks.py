@@ -98,7 +98,7 @@ def _unfinished(ranks: Ranks) -> list[str]:
     lines = []
     for rank in range(ranks.world_size):
         if rank in ranks.missing:
-            lines.append(f"rank {rank} has not collected here")
+            lines.append(f"rank {rank} is missing")
         elif (left := share_of(ranks, rank).left) is None and ranks.shares:
             lines.append(f"rank {rank} was broken off")
         elif left:
