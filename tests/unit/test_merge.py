@@ -36,6 +36,7 @@ from windrow.store.blobs import path_of, read_blob
 from windrow.store.directory import Fingerprint, Rescore, RunDirectory, read_manifest
 from windrow.store.lock import Lock
 from windrow.store.ranks import Ranks, Redo
+from windrow.store.read import RunReader
 
 Tree = dict[str, bytes]
 
@@ -433,6 +434,16 @@ def test_a_run_that_is_replaced_while_it_is_merged_is_noticed(tmp_path: Path) ->
     with pytest.raises(StoreError, match=r"x/rollouts.jsonl was changed while it was merged; merge again"):
         merged(out, x, disk=Meddling())
     assert tree(out) == before
+
+
+def test_a_reader_of_a_run_that_is_replaced_is_told_so(tmp_path: Path) -> None:
+    out = write_run(tmp_path / "out", [make_rollout("a")])
+    write_lines(out / "rollouts.w0.jsonl", [make_rollout("b")])
+    lines = RunReader(out).heads()
+    next(lines)
+    merged(out, out)
+    with pytest.raises(StoreError, match=r"rollouts.w0.jsonl was replaced while it was read"):
+        list(lines)
 
 
 def test_progress_is_told_of_what_is_read_and_written(tmp_path: Path) -> None:

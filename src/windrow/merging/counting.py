@@ -57,8 +57,9 @@ def count(
 
 def _past(folder: Path, manifest: Manifest, *, graded: bool) -> Past:
     """What the logs say of all tasks that are known; with `graded`, also what lacks a verdict, which takes longer."""
+    tasks = KnownTasks(folder / TASKS)
     plan = Plan(
-        KnownTasks(folder / TASKS),
+        tasks,
         samples=manifest.config.get("samples", 1),
         pass_=manifest.config.get("pass", 0),
         behaviour=manifest.behaviour.hash,
@@ -69,6 +70,7 @@ def _past(folder: Path, manifest: Manifest, *, graded: bool) -> Past:
         past.learn(manifest.grading if graded else None, None)
     finally:
         past.close()
+        tasks.close()
     return past
 
 

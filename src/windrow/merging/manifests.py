@@ -19,14 +19,7 @@ from windrow.store.ranks import Ranks
 from windrow.tasks.draw import Draw
 from windrow.version import __version__
 
-NOT_OF_THE_WHOLE = (
-    "out",
-    "rank",
-    "world_size",
-    "rank_weights",
-    "merge",
-    "merge_deadline",
-)  # of a call's part
+NOT_OF_THE_WHOLE = ("out", "rank", "world_size", "rank_weights")  # of a call's part
 ALONE = Ranks([1.0], [0])  # a run that shares its tasks with no other
 
 Named = tuple[Path, Manifest]

@@ -211,12 +211,20 @@ class RunReader:
             expected=expected_scorers(of.of if of else {}, rollout.env),
         )
 
+    def _opened(self, segment: str) -> IO[bytes]:
+        try:
+            return (self.path / segment).open("rb", buffering=READ_BYTES)
+        except FileNotFoundError:  # what was there a moment ago
+            raise StoreError(
+                f"{self.path / segment} was replaced while it was read, as a merge does; run the command again"
+            ) from None
+
     def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[Line]:
         """Every line that is whole."""
         for segment in segments(self.path, name):
             end = None if sizes is None else sizes.get(segment, 0)
             offset = 0
-            with (self.path / segment).open("rb", buffering=READ_BYTES) as file:
+            with self._opened(segment) as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n") or (end is not None and offset >= end):
                         break

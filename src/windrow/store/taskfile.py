@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from sys import intern
 from typing import Annotated
 
 import msgspec
@@ -126,28 +125,38 @@ class TaskFile:
 
 
 class KnownTasks:
-    """All tasks of a file, by position."""
+    """All tasks of a file, by position, each read from it when asked for."""
 
     def __init__(self, path: Path) -> None:
+        known = read_known(path) if path.exists() else ()
+        self._offsets = array("Q", (offset for offset, line in known if line is not None))
         self._path = path
-        self._lines: list[tuple[int, str, str, int]] = []
-        if path.exists():
-            known = ((offset, line) for offset, line in read_known(path) if line is not None)
-            self._lines = [
-                (offset, intern(line.source), line.digest, line.occurrence) for offset, line in known
-            ]
+        self._file = path.open("rb") if self._offsets else None
+        self._latest: tuple[int, KnownTask] | None = None
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._offsets)
 
     def identity(self, position: int) -> tuple[str, int]:
-        return self._lines[position][2:]
+        line = self._line(position)
+        return line.digest, line.occurrence
 
     def source(self, position: int) -> str:
-        return self._lines[position][1]
+        return self._line(position).source
 
     def task(self, position: int) -> Task:
-        return read_task(self._path, self._lines[position][0])
+        return read_task(self._path, self._offsets[position])
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _line(self, position: int) -> KnownTask:
+        if self._latest is None or self._latest[0] != position:
+            assert self._file is not None
+            self._file.seek(self._offsets[position])
+            self._latest = position, decode_known(self._file.readline())
+        return self._latest[1]
 
 
 def read_tasks(path: Path) -> dict[str, int]:
