@@ -36,6 +36,7 @@ BRIDGES: Mapping[str, Mapping[str, str]] = {
     "scorer": {
         "nemo-gym": "windrow.bridges.nemo_gym.verify:Verified",
         "reasoning-gym": "windrow.bridges.reasoning_gym:Verifier",
+        "webgym": "windrow.bridges.webgym.judge:WebGymJudge",
     },
 }
 

@@ -99,11 +99,12 @@ class EpisodeSession:
         if recorder.ended:
             return None
         reads = self._reads(messages)
+        sent = await self._sent(reads)
         if self._limit_reached():
             return None
         sampling, budget_left = self._capped_sampling()
         request = Request(
-            messages=await self._sent(reads),
+            messages=sent,
             tools=self._shown_tools,
             sampling=sampling,
             id=self._slot.id,
@@ -315,6 +316,8 @@ class EpisodeSession:
 
     def _limit_reached(self) -> bool:
         limits, recorder = self._limits, self._recorder
+        if recorder.ended:
+            return True
         stop: Stop | None = None
         if recorder.turn_count + self._asking >= limits.max_turns:
             stop = "max_turns"
