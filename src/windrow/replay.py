@@ -96,13 +96,15 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
         await world.close()
     if len(replayed) != len(seats):
         raise UsageError(f"the episode had {len(seats)} seats, and now it has {len(replayed)}")
-    judges = {scorer.name for scorer in world.cast(rollout.task).before_commit}
+    cast = world.cast(rollout.task)
+    judges = {scorer.name for scorer in cast.before_commit}
     found: list[Difference] = []
     for old, new in zip(seats, replayed, strict=True):
         place = "" if old.seat is None else f"seat {old.seat}: "
         found += (
             msgspec.structs.replace(difference, place=place + difference.place)
             for difference in _differences(old, new, judges, tuple(world.models))
+            if not _is_measured(difference.place, cast.env.measured)
         )
     return Replay(rollout, replayed[rollout.seat or 0], tuple(found))
 
@@ -271,6 +273,12 @@ def _differences(
     yield from _values("error.kind", *kinds)
     yield from _values("scores", _scores(old, judges), _scores(new, judges))
     yield from _values("metrics", _metrics(old, models), _metrics(new, models))
+
+
+def _is_measured(place: str, measured: frozenset[str]) -> bool:
+    """Whether something is of the clock's: a metric, or an entry of a turn's `info`, that the environment says is."""
+    where, _, name = place.rpartition(".")
+    return name in measured and (where == "metrics" or where.endswith("].info"))
 
 
 def _ended_by_itself(rollout: Rollout) -> bool:

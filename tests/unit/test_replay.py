@@ -228,3 +228,29 @@ async def test_an_id_that_means_several_is_refused(tmp_path) -> None:
     await collected(rows, env=Counter, policy=answering(counting), samples=2, out=str(tmp_path / "run"))
     with pytest.raises(windrow.WindrowError, match="give more of the id"):
         find_rollout(tmp_path / "run", "")
+
+
+class Clock(Env):
+    """Says how late it is; its ticks are measured, its tocks are not."""
+
+    version = 1
+    measured = frozenset({"ticks"})
+    time = itertools.count()
+
+    async def reset(self, task: Any) -> Observation:
+        return Observation([{"role": "user", "content": "tick"}])
+
+    async def step(self, reply: Any, results: Any) -> Step:
+        now = next(self.time)
+        return Step(done=True, info={"ticks": now, "tocks": now}, state={"ticks": 1})
+
+    async def score(self, episode: Any) -> Score:
+        return Score(1.0, metrics={"ticks": next(self.time), "tocks": 2.0})
+
+
+async def test_what_an_environment_measures_is_not_compared(tmp_path) -> None:
+    rollouts = await collected(
+        [{"prompt": "x"}], env=f"{HERE}:Clock", policy=answering("ok"), out=str(tmp_path / "run")
+    )
+    found = await replay(tmp_path / "run", rollouts[0])
+    assert [difference.place for difference in found.differences] == ["turns[0].info.tocks"]

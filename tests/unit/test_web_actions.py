@@ -42,6 +42,7 @@ from windrow.records import Message
         ("I see it.\nAction: click(3)", Click(element=3)),
         ("**Action:** `click(element=3, double=True)`", Click(element=3, double=True)),
         ("```\nAction: back()\n```", Back()),
+        ("<think>\nAction: click(1)\nor not\n</think>\nAction: back()", Back()),
         ("action: type(4, 'two words', enter=True)", Type(element=4, text="two words", enter=True)),
         ('Action: type(text="it\'s \\"quoted\\"\\nand long")', Type(text='it\'s "quoted"\nand long')),
         ("Action: select(2, 'large')", Select(element=2, option="large")),

@@ -98,7 +98,21 @@ CONTACT = html(
     f"""<h1>Contact</h1><p>{"We answer every letter. " * 40}</p><form><input name="mail" placeholder="Mail">
     <div class="g-recaptcha" style="width:304px;height:78px">captcha</div></form>""",
 )
+HOSTILE = html(
+    "x" * 100_000,
+    """<div id="links"></div><script>
+    for (let n = 0; n < 3000; n++) {
+      const link = document.createElement("a");
+      link.href = "/item/" + n;
+      link.textContent = "word ".repeat(300) + n;
+      document.getElementById("links").append(link, document.createElement("br"));
+    }
+    for (let n = 0; n < 20; n++) alert("no ".repeat(2000) + n);
+    history.replaceState(null, "", "/hostile?" + "y".repeat(50000));
+    </script>""",
+)
 PAGES: dict[str, Page] = {
+    "/hostile": (200, HOSTILE),
     "/": (200, HOME),
     "/apples": (200, APPLES),
     "/pears": (200, PEARS),

@@ -15,6 +15,8 @@ from tests.web.playing import called, pages, results, visited
 from tests.web.sites import Sites
 from windrow import Completion, Request, Rollout
 from windrow.envs.web.hooks import PageReward, Paid
+from windrow.records import encode
+from windrow.replay import replay
 
 pytestmark = pytest.mark.slow
 
@@ -48,10 +50,11 @@ async def test_pages_are_read_forms_filled_and_the_end_is_checked(tmp_path: Path
             "Action: answer('no')",
         ],
     }
-    scripts["order again"] = scripts["order"]
     with Sites() as sites:
         rows = {name: {"expect": ORDER} for name in scripts}
         played = await visited(sites, tmp_path / "run", scripts, rows=rows)
+        again = await replay(tmp_path / "run", played["order"])
+    assert again.differences == ()  # the same replies on the same pages: the same record
     order, back = played["order"], played["go back"]
     assert (order.status, order.stop, order.reward) == ("completed", "answered", 1.0)
     assert {name for name, score in order.scores.items() if score.value == 1.0} == {
@@ -93,9 +96,6 @@ async def test_pages_are_read_forms_filled_and_the_end_is_checked(tmp_path: Path
     waits = [wait for turn in order.turns for wait in (turn.info or {}).get("waits", ())]
     assert {wait["what"] for wait in waits} >= {"load", "quiet"}
     assert all(set(wait) == {"what", "seconds", "reached"} for wait in waits)
-    # The same replies on the same pages: the same record.
-    said, repeated = ([m.text for m in played[name].messages[2:]] for name in ("order", "order again"))
-    assert said == repeated
 
 
 async def test_every_action_is_a_tool_call_with_its_result_and_bad_ones_are_told_and_counted(
@@ -294,6 +294,36 @@ async def test_a_page_that_is_stuck_is_told_and_can_be_left(tmp_path: Path) -> N
     assert "The page does not answer." in pages(stuck)[2]
     assert stuck.metrics["unanswered_pages"] == 1.0
     assert "Page: Fruit shop" in pages(stuck)[-1]
+
+
+async def test_a_hostile_page_is_told_within_bounds_and_scrolling_reads_on(tmp_path: Path) -> None:
+    with Sites() as sites:
+        start = {"hostile": {"start_url": sites.url("/hostile")}, "tall": {"start_url": sites.url("/tall")}}
+        played = await visited(
+            sites,
+            tmp_path / "run",
+            {
+                "hostile": ["Action: click(7)"],
+                "tall": ["Action: scroll('down', screens=4)", "Action: click(100)"],
+            },
+            rows=start,
+            settings={"max_chars": 4_000, "max_elements": 150},
+        )
+    hostile, tall = played["hostile"], played["tall"]
+    first = pages(hostile)[0]
+    assert len(first) < 4_000 + 2_500  # the head has bounds of its own
+    assert first.count("A dialog was closed") == 3
+    assert "(17 more dialogs were closed)" in first
+    assert all(len(encode(turn.state)) < 8_000 for turn in hostile.turns)
+    assert hostile.state["url"].endswith("/item/6")
+    above, below = pages(tall)[0], pages(tall)[1]
+    assert above.splitlines()[4:6] == ["line 0", '[1] link "item 0"']
+    assert re.search(r"\(… \d+ more lines are left out: scroll down\)", above)
+    assert re.search(r"\(… \d+ lines above the screen are left out: scroll up\)", below)
+    assert '[1] link "item 0"' not in below
+    assert '[100] link "item 99"' in below  # numbers are the page's, whatever is shown of it
+    assert tall.turns[0].state["seen"]["cut"] is True
+    assert tall.state["url"].endswith("/item/99")
 
 
 async def test_walls_loops_and_wrong_addresses_are_told_apart_and_none_of_them_is_a_zero(

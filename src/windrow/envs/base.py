@@ -144,6 +144,7 @@ class BaseEnv:
     capture: ClassVar[Capture | None] = None  # how much is kept of its episodes; None: what the policy says
     takes_prompt: ClassVar[bool] = False  # whether a prompt template (`ctx.prompt`) is used
     connects: ClassVar[bool] = False  # whether reset() starts or calls something, which a dry run does not do
+    measured: ClassVar[frozenset[str]] = frozenset()  # metrics and entries of `info` that differ every time
 
     def __init__(self, settings: Mapping[str, Json], ctx: EnvContext) -> None:
         self.settings = settings

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 BLANK = "about:blank"
 STUCK_SHARE = 0.2  # of the time of a look, for a page that did not answer just now
+MAX_DIALOGS = 3  # that are told of a step
 LOOKS = 3  # at a page that goes on to another document while it is looked at
 
 
@@ -269,7 +270,9 @@ class Browsing:
                 f"[{n}] {short(tab.url, 100)}{' (current)' * (tab == page)}" for n, tab in _numbered(pages)
             )
             lines.append(f"Tabs: {', '.join(shown)}")
-        lines += [f"A dialog was closed, which said: {said}" for said in dialogs]
+        lines += [f"A dialog was closed, which said: {short(said, 500)}" for said in dialogs[:MAX_DIALOGS]]
+        if len(dialogs) > MAX_DIALOGS:
+            lines.append(f"({len(dialogs) - MAX_DIALOGS} more dialogs were closed)")
         if found is None:
             lines.append("The page does not answer." if self._mute else "The page is still loading.")
         elif url.startswith("chrome-error:"):

@@ -46,6 +46,7 @@ class WebEnv(Env):
     version = 1
     takes_prompt = True
     connects = True
+    measured = frozenset({"waits", "observe_s", "waited_s", "browser_queued_s"})
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
@@ -200,11 +201,16 @@ class WebEnv(Env):
             stop=STOPS.get(tally.ended or ""),
             state=tally.told(seen),
             info={
-                "waits": self._browser.waits.taken(),
+                "waits": self._waits(),
                 "observe_s": round(seen.seconds, 4) if seen else None,
             },
             **rewarded,
         )
+
+    def _waits(self) -> list[Json]:
+        waits = self._browser.waits.taken()
+        self._tally.waited_s += sum(wait["seconds"] for wait in waits)
+        return waits
 
     def _ended(self) -> str | None:
         """Why the episode is over after what was seen, if it is."""
@@ -296,7 +302,7 @@ class WebEnv(Env):
 
     async def score(self, episode: Episode) -> Score | None:
         """What the page or the row's `expect` says of the end, and the counts; behind a wall, nothing is graded."""
-        metrics = self._tally.metrics()
+        metrics = {**self._tally.metrics(), "browser_queued_s": self._browser.lease.queued_s}
         if self._tally.wall is not None:
             return Score({}, metrics=metrics)
         expect = self._task.get("expect")

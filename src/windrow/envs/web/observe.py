@@ -92,10 +92,8 @@ class Look:
         """The elements that are told of, with their place on the screen: number, [x, y, width, height]."""
         found: list[tuple[int, list[float]]] = []
         for part in self._parts:
-            told = {number for _, number in part.seen["lines"] if number}
-            for place, (x, y, width, height) in enumerate(part.seen["boxes"], start=part.first + 1):
-                if place in told:
-                    found.append((place, [x + part.offset[0], y + part.offset[1], width, height]))
+            for number, (x, y, width, height) in part.seen["boxes"]:
+                found.append((number, [x + part.offset[0], y + part.offset[1], width, height]))
         return found
 
     def line(self, number: int) -> str:

@@ -3,7 +3,7 @@
 ({ maxNodes, budgetMs, maxChars, maxElements, first }) => {
   const began = performance.now();
   const elements = [];
-  const boxes = [];
+  const boxes = new Map(); // number: [x, y, width, height]
   const lines = []; // [text, number or 0, above the screen?]
   let nodes = 0;
   let cut = false;
@@ -163,7 +163,7 @@
       const nested = node.childElementCount > 0 && node.tagName !== "SELECT" && node.querySelector(USABLE) !== null;
       elements.push(node);
       const box = node.getBoundingClientRect();
-      boxes.push([box.x, box.y, box.width, box.height].map(Math.round));
+      boxes.set(first + elements.length, [box.x, box.y, box.width, box.height].map(Math.round));
       lines.push([describe(node, first + elements.length, nested), first + elements.length, box.bottom < 0]);
       if (nested) for (const child of children(node)) visit(child, isPointer, within);
       if (!inline) flush();
@@ -220,8 +220,8 @@
   return {
     elements,
     seen: {
-      lines: kept, boxes, above, below, cut, hidden, nodes, found: elements.length,
-      title: document.title, url: location.href, status: (navigation && navigation.responseStatus) || null,
+      lines: kept, boxes: kept.filter(([, number]) => number).map(([, number]) => [number, boxes.get(number)]), above, below, cut, hidden, nodes, found: elements.length,
+      title: String(document.title).slice(0, 500), url: location.href.slice(0, 4000), status: (navigation && navigation.responseStatus) || null,
       scroll: [Math.round(scrolling.scrollTop), Math.round(scrolling.scrollHeight), innerHeight],
       text: text.length, beginning: text.slice(0, 2000), captcha: walls.length,
       ms: performance.now() - began,

@@ -25,8 +25,9 @@ def read_action(reply: str, pointing: Pointing) -> Action:
 
 
 def _line(reply: str) -> str:
+    said = reply.rpartition("</think>")[2]  # where a server leaves the thoughts in the reply
     lines = [
-        line for line in reply.strip().splitlines() if line.strip() and not line.strip().startswith("```")
+        line for line in said.strip().splitlines() if line.strip() and not line.strip().startswith("```")
     ]
     marked = [found[1] for line in lines if (found := MARK.match(line))]
     if len(marked) > 1:

@@ -21,8 +21,10 @@ def start_of(task: Task) -> str:
 
 
 async def begin(browser: Browsing, wanted: str, base_url: str | None) -> None:
-    """Open the first page; one that is only a path is below `base_url`. An address that is none is the task's fault, and final; one that does not answer is nobody's,
-    and is tried again."""
+    """Open the first page; one that is only a path is below `base_url`.
+
+    An address that is none is the task's fault, and final; one that does not answer is nobody's, and is tried again.
+    """
     try:
         url = address(urljoin(base_url, wanted) if base_url is not None else wanted, "about:blank")
         if browser.lease.page.url == url:  # a page that is used again is there already

@@ -27,6 +27,7 @@ class Tally:
         self.walls_in_a_row = 0
         self.unanswered = 0  # looks at a page that did not answer
         self.unchanged = 0  # actions after which the page was as before
+        self.waited_s = 0.0  # for pages
         self.wall: Wall | None = None  # of the page that was seen last
         self.answer: str | None = None
         self.ended: str | None = None
@@ -97,11 +98,12 @@ class Tally:
             "backs": self.backs,
             "homepage_backs": self.homepage_backs,
             "seen": self._seen,
-            **({"dialogs": list(seen.dialogs)} if seen is not None and seen.dialogs else {}),
+            **({"dialogs": len(seen.dialogs)} if seen is not None and seen.dialogs else {}),
         }
 
     def metrics(self) -> dict[str, float]:
         return {
+            "waited_s": self.waited_s,
             "steps": float(self.steps),
             "failed_actions": float(self.failed),
             "bad_actions": float(self.bad_actions),
