@@ -89,6 +89,18 @@ def test_rows_that_ask_the_same_are_drawn_once() -> None:
     assert len(names(drawn([row(1), row(1, subdomain="Music"), row(1, difficulty=9)]))) == 3
 
 
+def test_whatever_stands_in_a_row_is_drawn_or_refused() -> None:
+    odd = [row(1, subdomain=["a", {"b": 1}]), row(2, subdomain=3, difficulty=0), row(3, difficulty=-(10**9))]
+    assert len(drawn(odd).tasks) == 3
+    for difficulty in (10**400, 1e308):
+        assert "'difficulty' must be a whole number" in refusal([row(1, difficulty=difficulty)], env="prompt")
+    plain = [{"prompt": f"{d}", "difficulty": d} for d in (10**18, -1.5, True, "x", None)]
+    assert len(drawn(plain).tasks) == 5
+    assert (
+        len(drawn(plain, draw="ratio", sets=("draw.ratio={a: {range: [2, 1.0e+19], weight: 1}}",)).tasks) == 1
+    )
+
+
 def test_too_few_are_all_of_them_and_that_is_said() -> None:
     found = drawn(draw_n=100)
     assert len(found.tasks) == 60

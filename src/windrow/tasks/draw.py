@@ -62,7 +62,7 @@ class TraitTable:
     def watch(self, row: Mapping[str, Json]) -> None:
         traits = traits_of(row)
         position = len(self._sites)
-        self._difficulties.append(math.nan if traits.difficulty is None else traits.difficulty)
+        self._difficulties.append(_number(traits.difficulty))
         self._sites.append(self._hosts.setdefault(traits.site, len(self._hosts)))
         if self._seen.get(traits.unique) is None:
             self._seen.set(traits.unique, position)
@@ -84,6 +84,13 @@ class TraitTable:
         """The tasks that are on no such site; the sites are asked for once each."""
         blocked = {number for host, number in self._hosts.items() if host is not None and is_blocked(host)}
         return [position for position, site in enumerate(self._sites) if site not in blocked]
+
+
+def _number(difficulty: float | None) -> float:
+    try:
+        return math.nan if difficulty is None else float(difficulty)
+    except OverflowError:  # more digits than a float has room for
+        return math.inf if (difficulty or 0) > 0 else -math.inf
 
 
 def draw_uniform(candidates: Iterable[int], n: int, rank: Callable[[int], bytes]) -> list[int]:

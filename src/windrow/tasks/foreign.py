@@ -8,6 +8,7 @@ there are, so many samples they stand for.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast
@@ -35,7 +36,7 @@ class Marks(msgspec.Struct, frozen=True):
 class Traits(msgspec.Struct, frozen=True):
     """What a draw goes by: rows of one `unique` ask the same; `site` is the host that a task is on."""
 
-    unique: tuple[Json, ...] | str
+    unique: str
     difficulty: float | None = None
     site: str | None = None
 
@@ -61,10 +62,15 @@ def form_of(row: Mapping[str, Json]) -> RowForm | None:
     """What knows this row, if it is of another system."""
     for field, module in ROW_FORMS.items():
         if field in row:
-            form = cast(RowForm, importlib.import_module(module))
+            form = _form(module)
             if form.is_row(row):
                 return form
     return None
+
+
+@functools.cache
+def _form(module: str) -> RowForm:
+    return cast(RowForm, importlib.import_module(module))
 
 
 def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:

@@ -2,8 +2,8 @@
 
     {"domain": "shop.example", "url": …, "blocked_at": "2026-01-31T12:00:00", "task_id"?: …, "screenshot_path"?: …}
 
-A time is ISO 8601 (without a zone: this machine's, as theirs writes it), or seconds since 1970, as the environment `web` writes
-it. What was blocked several times counts from the last.
+A time is ISO 8601 (without a zone: this machine's, as theirs and the environment `web` write it), or seconds since 1970. What was
+blocked several times counts from the last.
 """
 
 from __future__ import annotations

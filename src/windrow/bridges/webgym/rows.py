@@ -9,10 +9,12 @@ The row stays as it is. Beside it stand what the environment `web` reads: `instr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from windrow.identity import digest
 from windrow.records import Json
 from windrow.tasks.foreign import WEB, Marks, Traits, host_of
 
@@ -20,6 +22,8 @@ NAME, WEBSITE, DIFFICULTY, REFERENCE = "task_name", "website", "difficulty", "ev
 INSTRUCTION, START_URL, FACTS = "instruction", "start_url", "facts"  # what is put beside the row
 TRAIN = "train"
 EASY, MEDIUM = 3, 6  # the highest difficulty of each; what is above is hard
+MOST_DIFFICULT = 2**53
+_SPACE = re.compile(r"\s")
 TRAIN_STEPS, TEST_STEPS = (10, 20, 30), (30, 50, 70)  # easy, medium, hard
 
 
@@ -55,7 +59,7 @@ def start_url(website: Json) -> str:
         host, _ = parts.hostname, parts.port
     except ValueError as problem:
         raise ValueError(f"{WEBSITE!r} is no address: {text!r:.80} ({problem})") from None
-    if parts.scheme not in ("http", "https") or not host or any(c.isspace() for c in url):
+    if parts.scheme not in ("http", "https") or not host or _SPACE.search(url):
         raise ValueError(f"{WEBSITE!r} must be an address such as https://example.com, found {text!r:.80}")
     return url
 
@@ -104,9 +108,13 @@ def difficulty_of(row: Mapping[str, Json]) -> int | None:
     value = row.get(DIFFICULTY)
     if value is None:
         return len(facts_of(row)) or None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_whole(value):
         raise ValueError(f"{DIFFICULTY!r} must be a whole number, found {value!r:.80}")
     return int(value)
+
+
+def _is_whole(value: float) -> bool:
+    return abs(value) < MOST_DIFFICULT and value == int(value)
 
 
 def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
@@ -129,7 +137,7 @@ def key_of(row: Mapping[str, Json]) -> str | None:
 def traits_of(row: Mapping[str, Json]) -> Traits | None:
     """Rows of one website that ask the same, at the same difficulty, are one task to WebGym."""
     difficulty = difficulty_of(row)
-    unique = (row.get("subdomain"), row[WEBSITE], difficulty, row[NAME])
+    unique = digest([row.get("subdomain"), row[WEBSITE], difficulty, row[NAME]])
     return Traits(unique, difficulty, host_of(row[WEBSITE]))
 
 

@@ -1,6 +1,8 @@
 """The block list: sites that have shown a wall, one JSON line each time, as WebGym keeps them.
 
-    {"domain": …, "url": …, "blocked_at": seconds, "task_id": …, "screenshot_path": blob or null}
+    {"domain": …, "url": …, "blocked_at": "2026-01-31T12:00:00.5", "task_id": …, "screenshot_path": blob or null}
+
+The time is this machine's, without a zone: theirs reads no other.
 
 Several episodes, workers and runs may share a file: lines are appended whole, under a lock.
 """
@@ -8,7 +10,7 @@ Several episodes, workers and runs may share a file: lines are appended whole, u
 from __future__ import annotations
 
 import fcntl
-import time
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +24,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
 
     domain: str
     url: str
-    blocked_at: float
+    blocked_at: str
     task_id: str | None = None
     screenshot_path: str | None = None
 
@@ -36,7 +38,11 @@ def domain_of(url: str) -> str:
 def append(path: Path, url: str, *, task: str | None, screenshot: str | None) -> None:
     """Write down that `url` is behind a wall."""
     line = Blocked(
-        domain=domain_of(url), url=url, blocked_at=time.time(), task_id=task, screenshot_path=screenshot
+        domain=domain_of(url),
+        url=url,
+        blocked_at=datetime.now().isoformat(),
+        task_id=task,
+        screenshot_path=screenshot,
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """What is counted in an episode: actions, bad ones, steps back, walls; and the state that each turn records.
 
-WebGym's detections can be read off it: a turn without an action (`action` is null) is its dummy action, `blocked` its
+WebGym's detections can be read off it: a turn without an action (`action` is null) is its silent `wait`, `blocked` its
 blocked page, `homepage_backs` its homepage loop; an invalid start address is the attempt's error `invalid_url`.
 """
 
