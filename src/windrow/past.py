@@ -179,7 +179,9 @@ class Past:
                 if self._members is None:
                     self._members = array("Q", bytes(8 * len(self._plan)))
                 self._members[number] = 1 + self.to_grade.packed(place)
-            if settled and grading is not None and _unjudged(head, grading):
+            if settled and grading is None:  # only its environment could have scored it
+                self.ungraded += is_ungraded(head)
+            elif settled and grading is not None and _unjudged(head, grading):
                 try:
                     self._find_missing(place, number - head.sample, grading)
                 except StoreError as problem:
@@ -206,4 +208,4 @@ class Past:
 
 def _unjudged(head: Head, grading: Fingerprint | None) -> bool:
     """Whether a line alone does not say how it was graded."""
-    return grading is not None and (head.grading != grading.hash or is_ungraded(head))
+    return is_ungraded(head) or (grading is not None and head.grading != grading.hash)

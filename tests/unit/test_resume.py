@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+import windrow
 from tests.disks import CrashDisk
+from tests.serving import write_jsonl
 from tests.stores import attempts, collect, contents, echo, folder_in_memory, open_run, rows
+from windrow.cli.main import main
 from windrow.engine.control import Control
 from windrow.errors import InfraError, PolicyError, StoreError, UsageError
 from windrow.policies.base import Request
@@ -300,3 +303,28 @@ async def test_a_changed_grading_is_refused_without_regrade_and_touches_nothing(
     manifest = read_manifest(run)
     assert manifest.grading is not None
     assert manifest.grading.generation == 2
+
+
+def test_what_its_environment_could_not_score_is_said_again_by_the_same_command(tmp_path, capsys) -> None:
+    """Nothing but playing it again could grade it: a second call that said nothing would hide it."""
+    (tmp_path / "s.yaml").write_text("replies: [{reply: ok}]\n")
+    tasks = write_jsonl(tmp_path / "t.jsonl", [{"prompt": "go"}])
+    flags = ["--env", "tests.unit.test_resume:Unscored", "--model", f"scripted:{tmp_path / 's.yaml'}"]
+    for _ in range(2):
+        assert main(["collect", str(tasks), *flags, "--out", str(tmp_path / "run")]) == 1
+        assert "1 not graded: --redo grade=failed runs them again" in capsys.readouterr().err
+    [rollout] = windrow.load(tmp_path / "run", attempts="all")
+    assert (rollout.status, rollout.grade, rollout.reward) == ("completed", "failed", None)
+
+
+class Unscored(windrow.Env):
+    version = 1
+
+    async def reset(self, task):
+        return windrow.Observation([{"role": "user", "content": task["prompt"]}])
+
+    async def step(self, reply, results):
+        return windrow.Step(done=True)
+
+    async def score(self, episode):
+        raise ValueError("the judge is away")

@@ -37,9 +37,8 @@ def closing(collection: Collection, summary: Summary, control: Control) -> str:
         why = control.why or ("stopped" if control.stopping else "failed")
         lines.append(f"{summary.pending:,} not done ({why}): the same command continues")
     if summary.ungraded:
-        lines.append(
-            f"{summary.ungraded:,} not graded: the same command grades them, or --redo grade=failed runs them again"
-        )
+        again = "the same command grades them, or " if collection.prepared.grading is not None else ""
+        lines.append(f"{summary.ungraded:,} not graded: {again}--redo grade=failed runs them again")
     if collection.short_groups:
         lines.append(
             f"{collection.short_groups:,} groups have too few samples to be judged together: the same command fills "
