@@ -1,10 +1,12 @@
-"""Many browser contexts at once: a bare Playwright loop, or leases of Windrow's pool, over the same page.
+"""Many browser contexts at once: a bare Playwright loop, leases of Windrow's pool, or a whole run, over the same page.
 
     python bench/web.py --side bare --contexts 64 --steps 10 --look png
     python bench/web.py --side pool --contexts 64 --steps 10 --look png
+    python bench/web.py --side collect --contexts 64 --steps 10 --look png
 
 A step is a real click, a value read back, and a look at the page. Prints one JSON line. The clicks are counted in the
-pages: a side that loses one has failed.
+pages: a side that loses one has failed. `collect` is `windrow.collect` in the environment `web`, with a policy that
+answers at once: it also waits for the page to rest, reads every turn's reply, and keeps the record and its images.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,10 +27,13 @@ from typing import Any
 import uvloop
 from playwright.async_api import Page, async_playwright
 
+import windrow
+from windrow import Request
 from windrow.envs.web.launch import SWITCHES, find_chromium
 from windrow.envs.web.pool import BrowserPool
 from windrow.envs.web.reaper import below
 from windrow.envs.web.settings import PoolSettings
+from windrow.policies.scripted import CallablePolicy
 
 VIEW = {"width": 1280, "height": 768}
 STARTS = 4  # contexts made at a time, on both sides: 64 at once pass their time limits
@@ -147,6 +153,52 @@ async def episodes(side: str, url: str, host: str, count: int) -> dict[str, floa
     return {"episodes_per_s": count / seconds, "cpu_ms_per_episode": 1000 * cpu / count}
 
 
+class Clicking:
+    """A policy that clicks `count` times and answers. The clock runs from when all are ready to when the last answers."""
+
+    def __init__(self, contexts: int, count: int, look: str) -> None:
+        self.began = self.ended = self.cpu = 0.0
+        self._count = count
+        self._action = "Action: click(x=910, y=30)" if look == "png" else "Action: click(1)"
+        self._ready = asyncio.Barrier(contexts)
+
+    async def __call__(self, request: Request) -> str:
+        if request.turn == 0:
+            if await self._ready.wait() == 0:
+                self.cpu, self.began = cpu_seconds(), time.perf_counter()
+            await self._ready.wait()
+        if request.turn < self._count:
+            return self._action
+        self.ended = time.perf_counter()
+        return "Action: answer('done')"
+
+
+async def collecting(url: str, host: str, contexts: int, count: int, look: str) -> dict[str, float]:
+    policy = Clicking(contexts, count, look)
+    settings = {"allow": [host], "browsers": 1, "contexts": contexts, "starts": STARTS, "sandbox": False}
+    settings |= {"observe": "screenshot" if look == "png" else "text"}
+    rows = [{"start_url": url, "instruction": f"click {n}"} for n in range(contexts)]
+    cpu = 0.0
+    with tempfile.TemporaryDirectory(prefix="windrow-bench-") as folder:
+        async for rollout in windrow.collect(
+            rows,
+            env="web",
+            policy=CallablePolicy(policy, name="clicking"),
+            out=folder + "/run",
+            concurrency=contexts,
+            max_turns=count + 1,
+            sets=[f"env.settings={json.dumps(settings)}"],
+        ):
+            cpu = cpu_seconds() - policy.cpu
+            calls = [call.failed for turn in rollout.turns for call in turn.tool_calls]
+            if rollout.status != "completed" or calls != [False] * (count + 1):
+                raise SystemExit(f"an episode went wrong: {rollout.status}, {rollout.error}, {calls}")
+    return {
+        "steps_per_s": contexts * count / (policy.ended - policy.began),
+        "cpu_ms_per_step": 1000 * cpu / (contexts * count),
+    }
+
+
 def cpu_seconds() -> float:
     """Of this process and all below it, also of what has ended and was waited for."""
     return sum(_cpu(pid) for pid in (os.getpid(), *below(os.getpid())))
@@ -189,7 +241,7 @@ class Shop(BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--side", choices=tuple(SIDES), required=True)
+    parser.add_argument("--side", choices=(*SIDES, "collect"), required=True)
     parser.add_argument("--contexts", type=int, default=64, help="at once")
     parser.add_argument("--steps", type=int, default=10, help="in each")
     parser.add_argument("--look", choices=tuple(LOOKS), default="png")
@@ -199,7 +251,9 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     host = f"127.0.0.1:{server.server_address[1]}"
     url = f"http://{host}/"
-    if given.episodes:
+    if given.side == "collect":
+        found = uvloop.run(collecting(url, host, given.contexts, given.steps, given.look))
+    elif given.episodes:
         found = uvloop.run(episodes(given.side, url, host, given.episodes))
     else:
         found = uvloop.run(measure(given.side, url, host, given.contexts, given.steps, given.look))

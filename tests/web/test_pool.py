@@ -19,7 +19,7 @@ from windrow.envs.web.failures import BrowserGone, LeaseLost, PageClosed, PageTi
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.pool import BrowserPool, browsers, close_browsers
 from windrow.envs.web.reaper import below
-from windrow.errors import OutageError, UsageError
+from windrow.errors import OutageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -277,7 +277,7 @@ async def test_a_browser_that_does_not_start_stops_the_run_and_says_why(
                 pass
         assert (outage.value.owner, outage.value.kind) == ("infra", "outage")
     async with pooled(chromium=str(tmp_path / "absent")) as pool:
-        with pytest.raises(UsageError, match="no browser to execute"):
+        with pytest.raises(OutageError, match="no browser to execute"):
             async with pool.lease(seconds=LONG_S):
                 pass
 

@@ -12,7 +12,7 @@ from windrow.envs.web.failures import BrowserGone, LeaseLost
 from windrow.envs.web.launch import Chromium, connect, launch, playwright
 from windrow.envs.web.members import CLOSE_S, Member
 from windrow.envs.web.settings import PoolSettings
-from windrow.errors import OutageError
+from windrow.errors import OutageError, UsageError
 
 if TYPE_CHECKING:
     from playwright.async_api import Playwright
@@ -132,6 +132,8 @@ class Fleet:
             if self._driver is None:
                 self._driver = await playwright().async_playwright().start()
             chromium = await self._one_more(self._driver)
+        except UsageError as problem:  # there is none to start
+            raise OutageError(str(problem)) from None
         except BrowserGone as problem:
             if not self.members:  # it may be the driver that is dead
                 await self._stop_driver()
