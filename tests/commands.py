@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 import windrow
 from tests.serving import ModelServer, write_jsonl
 
-PATIENCE_S = 120.0  # before a test is given up as hanging; nothing is measured with it
+PATIENCE_S = 240.0  # before a test is given up as hanging; nothing is measured with it
 
 
 class Outcome(NamedTuple):

@@ -34,7 +34,6 @@ def project(tmp_path: Path) -> Project:
     [
         ("gymnasium:FrozenLake-v1?n=6", 6),
         ("textarena:ConnectFour-v0?n=3", 6),
-        ("reasoning-gym:chain_sum?size=6&max_digits=1", 6),
     ],
 )
 def test_workers_play_and_a_replay_comes_out_as_recorded(
@@ -50,11 +49,18 @@ def test_workers_play_and_a_replay_comes_out_as_recorded(
     assert "came out as recorded" in again.out
 
 
-def test_a_run_of_reasoning_gym_is_rescored_from_what_is_recorded(project: Project) -> None:
-    source = "reasoning-gym:chain_sum,rearc?size=4"
-    assert project.windrow("collect", source, *FLAGS, "--scorer", "contains").code == 0
-    done = project.windrow("rescore", "run", "--scorer", "reasoning-gym")
+def test_a_run_of_reasoning_gym_is_played_by_workers_replayed_and_rescored_from_what_is_recorded(
+    project: Project,
+) -> None:
+    done = project.windrow("collect", "reasoning-gym:chain_sum,rearc?size=1", *FLAGS, "--concurrency", "2")
     assert done.code == 0, done.err
-    for rollout in project.rollouts():
+    found = project.rollouts()
+    assert [rollout.grade for rollout in found] == ["graded"] * 2
+    again = project.windrow("replay", "run", found[0].id)
+    assert again.code == 0, again.out + again.err
+    assert "came out as recorded" in again.out
+    done = project.windrow("rescore", "run", "--scorer", "reasoning-gym=0.5")
+    assert done.code == 0, done.err
+    for rollout, before in zip(project.rollouts(), found, strict=True):
         assert set(rollout.scores) == {"reasoning-gym", "reasoning-gym.format"}
-        assert rollout.reward == rollout.scores["reasoning-gym"].value
+        assert rollout.reward == 0.5 * rollout.scores["reasoning-gym"].value == 0.5 * before.reward

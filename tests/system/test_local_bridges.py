@@ -19,14 +19,24 @@ def project(tmp_path: Path) -> Project:
 
 
 def flags(*more: str) -> list[str]:
-    return ["--model", "local", "--out", "run", "--max-tokens", "16", *more]
+    return [
+        "--model",
+        "local",
+        "--out",
+        "run",
+        "--max-tokens",
+        "12",
+        "--set",
+        "policy.local.parallel=2",
+        *more,
+    ]
 
 
 def test_the_model_answers_questions_of_reasoning_gym_and_is_judged_by_its_verifier(project: Project) -> None:
-    done = project.windrow("collect", "reasoning-gym:chain_sum", *flags("--limit", "3", "-k", "2"))
+    done = project.windrow("collect", "reasoning-gym:chain_sum", *flags("--limit", "1", "-k", "2"))
     assert done.code == 0, done.err
     rollouts = project.rollouts()
-    assert len(rollouts) == 6
+    assert len(rollouts) == 2
     for rollout in rollouts:
         assert (rollout.env, rollout.grade, rollout.capture) == ("reasoning-gym", "graded", "tokens")
         assert 0 <= rollout.scores["reasoning-gym"].value <= 1
@@ -34,11 +44,11 @@ def test_the_model_answers_questions_of_reasoning_gym_and_is_judged_by_its_verif
 
 
 def test_the_model_walks_on_a_frozen_lake(project: Project) -> None:
-    source = "gymnasium:FrozenLake-v1?n=3&is_slippery=false"
-    done = project.windrow("collect", source, *flags("--max-turns", "4", "--temperature", "0.8"))
+    source = "gymnasium:FrozenLake-v1?n=2&is_slippery=false"
+    done = project.windrow("collect", source, *flags("--max-turns", "3", "--temperature", "0.8"))
     assert done.code == 0, done.err
     rollouts = project.rollouts()
-    assert len(rollouts) == 3
+    assert len(rollouts) == 2
     for rollout in rollouts:
         assert (rollout.env, rollout.capture) == ("gymnasium", "tokens")
         assert rollout.stop in ("env_done", "max_turns", "parse_error", "length")

@@ -14,6 +14,12 @@ from tests.judging import gradings
 from windrow.policies.models import DEFAULT_MODEL, find_model, pull
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOM = (
+    "--set",
+    "policy.local.parallel=2",
+    "--set",
+    "judge.local.parallel=2",
+)  # for eight it takes a second each
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -27,7 +33,7 @@ def project(tmp_path: Path) -> Project:
 
 def test_the_rubric_example_grades_what_the_judge_says_and_fails_what_it_does_not(project: Project) -> None:
     command = ["collect", "--config", "examples/rubric.yaml", "--model", "local", "--out", "run"]
-    done = project.windrow(*command, "--temperature", "0", "--max-tokens", "24")
+    done = project.windrow(*command, *ROOM, "--temperature", "0", "--max-tokens", "16")
     rollouts = project.rollouts()
     assert len(rollouts) == 2
     judged = {grading.unit: grading for grading in gradings(project.run)}
@@ -51,7 +57,7 @@ def test_the_rubric_example_grades_what_the_judge_says_and_fails_what_it_does_no
 
 def test_the_preference_example_compares_every_pair_of_the_ring_in_both_orders(project: Project) -> None:
     command = ["collect", "--config", "examples/preference.yaml", "--model", "local", "--out", "run"]
-    done = project.windrow(*command, "--max-tokens", "16", "--limit", "1")
+    done = project.windrow(*command, *ROOM, "--max-tokens", "8", "--limit", "1")
     rollouts = project.rollouts()
     assert [rollout.sample for rollout in rollouts] == [0, 1, 2]
     [grading] = gradings(project.run)

@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GUESS = ["collect", "examples/guess.jsonl", "--env", "examples.guess:GuessingGame", "--out", "run"]
 SUPPORT = ["collect", "--config", "examples/support.yaml", "--out", "run"]
 BY_RULE = "env.settings.user.policy.model=scripted:examples.simulator:customer"
-SHORT = ["--set", "limits.max_turns=2", "--set", "policy.sampling.max_tokens=24", "--limit", "1"]
+SHORT = ["--set", "limits.max_turns=2", "--set", "policy.sampling.max_tokens=16", "--limit", "1"]
+SHORT += ["--set", "policy.local.parallel=1"]  # room for eight episodes takes a second to make
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def test_the_embedded_model_plays_the_guessing_game(local: Project) -> None:
 
 
 def test_the_embedded_model_plays_both_sides_of_a_conversation(local: Project) -> None:
-    short = ["--set", "env.settings.user.policy.sampling.max_tokens=24"]
+    short = ["--set", "env.settings.user.policy.sampling.max_tokens=16"]
+    short += ["--set", "env.settings.user.policy.local.parallel=1"]
     done = local.windrow(*SUPPORT, "--model", "local", *SHORT, *short)
     assert done.code == 0, done.err
     [rollout] = local.rollouts()

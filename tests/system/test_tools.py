@@ -17,6 +17,8 @@ from tests.serving import chat_reply
 from windrow.policies.models import DEFAULT_MODEL, find_model, pull
 
 ROOT = Path(__file__).parents[2]
+# A call and the answer to it; and room for two episodes, since room for eight takes a second to make.
+SHORT = ("--max-turns", "2", "--set", "policy.local.parallel=2")
 CALCULATOR = ROOT / "examples" / "calculator"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -56,7 +58,7 @@ def reply(body: dict[str, Any], n: int) -> dict[str, Any]:
 
 def test_tools_are_shown_called_denied_and_recorded(project: Callable[..., Project]) -> None:
     made = project(reply)
-    made.tasks([{"prompt": f"6 * 7? ({n})", "answer": "42"} for n in range(3)])
+    made.tasks([{"prompt": f"6 * 7? ({n})", "answer": "42"} for n in range(2)])
     made.module("mine", MODULE)
     (made.path / "tests").symlink_to(ROOT / "tests")
     server = f"{sys.executable} -m tests.toolserver good"
@@ -65,7 +67,7 @@ def test_tools_are_shown_called_denied_and_recorded(project: Callable[..., Proje
     done = made.collect(*flags)
     assert done.code == 0, done.err
     rollouts = made.rollouts()
-    assert len(rollouts) == 3
+    assert len(rollouts) == 2
     for rollout in rollouts:
         assert (rollout.status, rollout.stop) == ("completed", "answered")
         assert rollout.reply == "42 3 Error: the tool 'delete' is denied"
@@ -106,7 +108,7 @@ def test_the_embedded_model_reads_files_through_an_mcp_server_from_the_package_i
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     shutil.copytree(ROOT / "examples" / "files", tmp_path, dirs_exist_ok=True)
     project = Project(tmp_path)
-    done = project.windrow("collect", "--config", "files.yaml", "--concurrency", "1", "--out", "run")
+    done = project.windrow("collect", "--config", "files.yaml", "--concurrency", "1", *SHORT, "--out", "run")
     assert done.code == 0, done.err
     rollouts = project.rollouts()
     assert {tool["name"] for rollout in rollouts for tool in rollout.tools} == {"read_file"}
@@ -120,7 +122,7 @@ def test_the_calculator_runs_on_the_embedded_model_and_it_calls(tmp_path: Path) 
     for file in CALCULATOR.iterdir():
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    done = project.windrow("collect", "--config", "calculator.yaml", "--limit", "2", "--out", "run")
+    done = project.windrow("collect", "--config", "calculator.yaml", "--limit", "2", *SHORT, "--out", "run")
     assert done.code == 0, done.err
     calls = [call for rollout in project.rollouts() for turn in rollout.turns for call in turn.tool_calls]
     assert any(call.name in ("add", "multiply") and not call.failed for call in calls)

@@ -101,23 +101,21 @@ async def test_its_verdict_is_its_own_with_partial_credit_also_where_types_are_n
 
 
 @slow
-@pytest.mark.parametrize(
-    ("reply", "answer", "marked"),
-    [
-        ("It is <answer> 5 </answer>.", "5", 1.0),
-        ("<answer>1</answer> no: <answer>5</answer>", "5", 1.0),
-        ("<think>perhaps 7</think> 5", "5", 0.0),
-        ("so <answer>5", "5", 0.0),
-        ("5\n", "5", 0.0),
-        ("", None, 0.0),
-    ],
-)
-async def test_the_answer_is_what_is_marked_else_the_reply(
-    tmp_path, chain_sums, reply, answer, marked
-) -> None:
-    [rollout] = await judged(chain_sums[:1], [reply], tmp_path / "run")
-    assert rollout.scores["reasoning-gym"].evidence == {"answer": answer}
-    assert rollout.scores["reasoning-gym.format"].value == marked
+async def test_the_answer_is_what_is_marked_else_the_reply(tmp_path, chain_sums) -> None:
+    replies = {
+        "It is <answer> 5 </answer>.": ("5", 1.0),
+        "<answer>1</answer> no: <answer>5</answer>": ("5", 1.0),
+        "<think>perhaps 7</think> 5": ("5", 0.0),
+        "so <answer>5": ("5", 0.0),
+        "5\n": ("5", 0.0),
+        "": (None, 0.0),
+    }
+    rollouts = await judged(chain_sums[: len(replies)], [*replies], tmp_path / "run")
+    found = [
+        (rollout.scores["reasoning-gym"].evidence, rollout.scores["reasoning-gym.format"].value)
+        for rollout in rollouts
+    ]
+    assert found == [({"answer": answer}, marked) for answer, marked in replies.values()]
 
 
 @slow
@@ -156,25 +154,22 @@ async def test_a_run_is_judged_again_from_its_record_alone(tmp_path) -> None:
 
 
 @slow
-@pytest.mark.parametrize(
-    "code",
-    [
-        "__import__('os').system('touch {file}')",
-        "open('{file}', 'w')",
-        "__import__('subprocess').run(['touch', '{file}'])",
-        "__import__('os').remove('{kept}')",
-        "exit()",
-    ],
-)
-async def test_an_answer_that_is_evaluated_starts_no_program_and_writes_no_file(
-    tmp_path, queens, code: str
-) -> None:
-    file, kept = tmp_path / "made", tmp_path / "kept"
+async def test_an_answer_that_is_evaluated_starts_no_program_and_writes_no_file(tmp_path, queens) -> None:
+    kept = tmp_path / "kept"
     kept.touch()
-    reply = f"<answer>{code.format(file=file, kept=kept)}</answer>"
-    [rollout] = await judged(queens[:1], [reply], tmp_path / "run")
-    assert rollout.scores.get("reasoning-gym") is None or value(rollout) < 1.0
-    assert (file.exists(), kept.exists()) == (False, True)
+    code = [
+        f"__import__('os').system('touch {tmp_path}/system')",
+        f"open('{tmp_path}/open', 'w')",
+        f"__import__('subprocess').run(['touch', '{tmp_path}/run'])",
+        f"__import__('os').remove('{kept}')",
+        "exit()",
+    ]
+    replies = [f"<answer>{text}</answer>" for text in code]
+    rollouts = await judged(queens[: len(code)], replies, tmp_path / "runs")
+    assert len(rollouts) == len(code)
+    for rollout in rollouts:
+        assert rollout.scores.get("reasoning-gym") is None or value(rollout) < 1.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "runs"]
 
 
 def test_the_process_in_which_answers_are_evaluated_is_given_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +186,7 @@ async def test_an_answer_that_spoils_its_process_costs_no_other_its_verdict(
 ) -> None:
     await judged(queens[:1], [f"<answer>{spoiling}</answer>"], tmp_path / "first")
     replies = [f"<answer>{row['answer']}</answer>" for row in queens[1:]]
-    rollouts = await judged(queens[1:], replies, tmp_path / "then", concurrency=1)
+    rollouts = await judged(queens[1:4], replies[:3], tmp_path / "then", concurrency=1)
     assert [value(rollout) for rollout in rollouts] == [1.0] * 3
 
 
@@ -319,9 +314,9 @@ def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="module")
 def chain_sums() -> list[dict[str, Any]]:
-    return rows_of("reasoning-gym:chain_sum?size=3")
+    return rows_of("reasoning-gym:chain_sum?size=6")
 
 
 @pytest.fixture(scope="module")
 def queens() -> list[dict[str, Any]]:
-    return rows_of("reasoning-gym:n_queens?size=4")
+    return rows_of("reasoning-gym:n_queens?size=5")
