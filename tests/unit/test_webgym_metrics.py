@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.webgym import steps
 from windrow.bridges.webgym.metrics import Share, Step, Theirs, Trajectory, crashed, measure
@@ -117,3 +119,44 @@ def test_success_is_given_by_difficulty_over_all_of_that_difficulty() -> None:
         "medium": Share(1, 2),
         "hard": Share(0, 1),
     }
+
+
+KEYS = st.sampled_from(["click", "goback", "answer", "wait", "none", "invalid_url"])
+STEPS = st.builds(Step, KEYS, st.integers(0, 50), st.sampled_from([None, 0.0, 0.5, 1.0]), st.booleans())
+TRAJECTORIES = st.lists(
+    st.none() | st.builds(Trajectory, st.lists(STEPS, max_size=12).map(tuple)), max_size=12
+)
+
+
+def written_out(given: list[Trajectory | None], chunk_size: int | None) -> dict[str, float]:
+    """The formulas once more, over lists of lists, as they are written down."""
+    there = [trajectory.steps for trajectory in given if trajectory is not None]
+    window = there[-chunk_size:] if chunk_size is not None else there
+    valid = [
+        steps
+        for steps in window
+        if steps
+        and steps[0].key != "invalid_url"
+        and all(step.key != "none" for step in steps)
+        and (len(steps) >= 10 or steps[-1].key == "answer" or steps[-1].blocked)
+    ]
+    counted = [steps for steps in valid if not steps[-1].blocked]
+    every = [step for steps in counted for step in steps]
+    return {
+        "success_rate": sum(steps[-1].reward == 1 for steps in counted) / max(1, len(counted)),
+        "avg_chars_per_response": sum(step.chars for step in every) / max(1, len(every)),
+        "avg_steps": len(every) / max(1, len(counted)),
+        "goback_rate": sum(step.key == "goback" for step in every) / max(1, len(every)),
+        "crashed_rate": (len(window) - len(valid)) / max(1, len(window)),
+        "blocked_rate": (len(valid) - len(counted)) / max(1, len(valid)),
+        "total_trajectories": len(there),
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(TRAJECTORIES, st.none() | st.integers(1, 5))
+def test_in_one_pass_comes_out_what_the_formulas_say(
+    trajectories: list[Trajectory | None], chunk_size: int | None
+) -> None:
+    found = measure(trajectories, chunk_size=chunk_size).webgym
+    assert msgspec.to_builtins(found) == written_out(trajectories, chunk_size)

@@ -28,7 +28,7 @@ async def test_a_run_in_a_browser_gives_their_numbers_and_files(tmp_path: Path) 
     }
     blocklist = tmp_path / "blocklist.jsonl"
     with Sites() as sites:
-        places = {"shut out": sites.url("/wall"), "nowhere": "http://no-such-host.invalid/"}
+        places = {"shut out": sites.url("/wall"), "nowhere": "http://256.256.256.256/"}
         rows: dict[str, Any] = {}
         for number, name in enumerate(scripts):
             website = places.get(name, sites.url())

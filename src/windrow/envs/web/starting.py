@@ -14,6 +14,9 @@ from windrow.records import Task
 NO_SUCH_PLACE = frozenset(
     {"no_such_host", "ERR_NAME_NOT_RESOLVED", "ERR_INVALID_URL", "ERR_UNKNOWN_URL_SCHEME"}
 )
+REFUSED_ADDRESS = (
+    "Cannot navigate to invalid URL"  # what Chromium says of 256.256.256.256, without a name for it
+)
 
 
 def start_of(task: Task) -> str:
@@ -39,7 +42,7 @@ async def begin(browser: Browsing, wanted: str, base_url: str | None) -> None:
         raise InfraError(f"the start page {wanted} did not open: {problem}", kind="start_page") from None
     except playwright().Error as problem:
         why = net_error(str(problem)) or str(problem).splitlines()[0]
-        if why in NO_SUCH_PLACE:
+        if why in NO_SUCH_PLACE or REFUSED_ADDRESS in why:
             raise _invalid(wanted, why) from None
         raise InfraError(f"the start page {wanted} could not be opened: {why}", kind="start_page") from None
 
