@@ -272,6 +272,23 @@ async def test_ranks_draw_alike_and_what_they_merge_says_how(tmp_path: Path) -> 
     assert any("the parts of pass 0 left other blocked domains out" in text for text in said)
 
 
+async def test_ranks_that_share_a_directory_go_by_the_blocklist_of_the_first(tmp_path: Path) -> None:
+    file = blocklist(tmp_path / "b.jsonl", ("shop1.example", "2026-01-31T11:00:00+00:00"))
+    rows = [row(number) for number in range(7)]
+    options: Any = {
+        "env": "prompt",
+        "policy": answering("ok"),
+        "split": "train",
+        "blocklist": file,
+        "source": "s",
+    }
+    shared: Any = {**options, "out": str(tmp_path / "shared"), "world_size": 2}
+    first = await collected(rows, **shared, rank=0, blocklist_at=NOON)
+    blocklist(tmp_path / "b.jsonl", ("shop2.example", NOON))
+    second = await collected(rows, **shared, rank=1, blocklist_at="2026-02-02T12:00:00+00:00")
+    assert sorted(rollout.task["task_id"] for rollout in (*first, *second)) == [0, 2, 3, 4, 5, 6]
+
+
 async def test_the_record_has_the_draw_and_a_run_goes_on_with_what_it_was_begun_without(
     tmp_path: Path,
 ) -> None:
