@@ -60,9 +60,15 @@ async def visited(
     return {rollout.task.key: rollout for rollout in windrow.load(run)}
 
 
-def called(name: str, arguments: dict[str, Any]) -> Completion:
-    """A reply that calls one tool."""
-    return Completion(content="", tool_calls=(Call(id="call", name=name, arguments=json.dumps(arguments)),))
+def called(
+    name: str, arguments: dict[str, Any], then: tuple[str, dict[str, Any]] | None = None
+) -> Completion:
+    """A reply that calls one tool, and `then` another."""
+    wanted = [(name, arguments), *([then] if then is not None else [])]
+    calls = (
+        Call(id=f"call-{n}", name=tool, arguments=json.dumps(given)) for n, (tool, given) in enumerate(wanted)
+    )
+    return Completion(content="", tool_calls=tuple(calls))
 
 
 def pages(rollout: Rollout) -> list[str]:

@@ -443,7 +443,7 @@ async def test_a_renderer_that_dies_is_infrastructures_failure_and_the_episode_i
         crashing = asyncio.ensure_future(session.send("Page.crash"))  # nobody is left to answer it
         await Crashing.pages[0].wait_for_event("crash")
         crashing.cancel()
-        return called("click", {"element": 1})
+        return called("click", {"element": 1}, then=("answer", {"text": "never mind"}))
 
     script = [crash, ("click", {"element": 1}), ("answer", {"text": "there"})]
     with Sites() as sites:

@@ -18,7 +18,7 @@ from windrow.envs.web.hands import Hands, address, net_error
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.marks import Picture, picture
-from windrow.envs.web.observe import MAX_TITLE_CHARS, MAX_URL_CHARS, Look, look, short
+from windrow.envs.web.observe import MAX_TITLE_CHARS, MAX_URL_CHARS, Holders, Look, look, short
 from windrow.envs.web.options import WebOptions
 from windrow.envs.web.waits import Departed, Mark, Traffic, Waits, went_away
 from windrow.errors import ToolError
@@ -53,6 +53,7 @@ class Browsing:
         self.waits = Waits()
         self.start_url = BLANK
         self._look: Look | None = None
+        self._holders = Holders()
         self._stuck = False  # the page did not answer in time, after the last action
         self._mute = False  # nor when it was looked at
         self._been: list[str] = []  # addresses that were seen, the last one last
@@ -213,9 +214,7 @@ class Browsing:
     async def observe(self) -> Seen:
         """What is to be seen now. The numbers of earlier looks end with it."""
         began = time.monotonic()
-        if self._look is not None:
-            await self._look.close()
-            self._look = None
+        self._look = None
         shot: Picture | None = None
         self._mute = False
         if not self.loading:
@@ -249,7 +248,9 @@ class Browsing:
             left -= 1
             try:
                 found: Look = await self.lease.do(
-                    "page", lambda page: self._traffic.asked(page, look(page, caps)), seconds=seconds
+                    "page",
+                    lambda page: self._traffic.asked(page, look(page, caps, self._holders)),
+                    seconds=seconds,
                 )
                 self._been = [*self._been[-50:], found.url]
                 return found

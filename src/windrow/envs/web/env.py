@@ -25,7 +25,7 @@ from windrow.envs.web.actions import Action, Answer, Back, allowed, arguments_of
 from windrow.envs.web.blocked import Wall, wall
 from windrow.envs.web.browsing import Browsing, Seen
 from windrow.envs.web.checks import checked, expect_of
-from windrow.envs.web.failures import BrowserGone, PageError
+from windrow.envs.web.failures import PageError
 from windrow.envs.web.hooks import PageReward, Paid, find_hook
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.options import shaping, web_options
@@ -90,7 +90,6 @@ class WebEnv(Env):
         self._task = task
         self._tally = Tally()
         self._lock = asyncio.Lock()
-        self._gone: BrowserGone | None = None
         self._acts: list[Act] = []
         self._paid = Paid()
         hook = task.get("page_reward") or options.page_reward
@@ -164,8 +163,7 @@ class WebEnv(Env):
             return await self._done(action)
 
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
-        if self._gone is not None:  # the model was told of it like of any failure: it is none of its own
-            raise self._gone
+        self._browser.lease.check()  # what a tool was told of a browser that is gone is not the model's to bear
         said = ""
         try:
             if self._options.actions == "text":
@@ -242,7 +240,7 @@ class WebEnv(Env):
         return said
 
     async def _done(self, action: Action) -> str:
-        """Do it; what came of it, in words. A browser that is gone is remembered: no tool can end an episode so."""
+        """Do it; what came of it, in words."""
         tally = self._tally
         tally.begin(action)
         if isinstance(action, Answer):
@@ -254,9 +252,6 @@ class WebEnv(Env):
             return await self._browser.do(action)
         except ToolError:
             tally.failed += 1
-            raise
-        except BrowserGone as problem:
-            self._gone = problem
             raise
 
     async def _rewarded(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ it sets off is waited for elsewhere (`waits`). What closes the page or kills its
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from windrow.errors import ToolError
 if TYPE_CHECKING:
     from playwright.async_api import ElementHandle, Page
 
+MOST_WAITS = 2  # of an action, for an element or for the page
 MAX_KEYSTROKES = 500  # a longer text is put in at once
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\d)")  # what follows a host's colon is its port
 _FILLED = frozenset("date time month week datetime-local color range".split())  # no text to be typed
@@ -76,16 +78,20 @@ class Hands:
 
         deed: Callable[[Any], Awaitable[str]] = getattr(self, f"_{name_of(action)}")
         try:
-            return await deed(action)
-        except PlaywrightTimeout as problem:
+            async with asyncio.timeout(self._ms / 1000 * MOST_WAITS):  # a mouse has no time limit of its own
+                return await deed(action)
+        except (PlaywrightTimeout, TimeoutError) as problem:
             raise ToolError(
                 f"{name_of(action)} was not possible within {self._ms / 1000:g} s{_reason(str(problem))}",
                 kind="not_possible",
             ) from None
 
     async def _click(self, action: Click) -> str:
-        place = await self._place(action.element, action.x, action.y)
         count = 2 if action.double else 1
+        if action.element is not None and (point := await self._look.point(action.element)) is not None:
+            await self._page.mouse.click(*point, click_count=count)
+            return f"Clicked [{action.element}] {self._look.line(action.element)}."
+        place = await self._place(action.element, action.x, action.y)
         if place.element is not None:
             await place.element.click(timeout=self._ms, click_count=count, no_wait_after=True)
         else:
@@ -223,8 +229,6 @@ class Hands:
     ) -> Place:
         if number is not None:
             element = await self._look.element(number)
-            if await element.evaluate("el => !!el.disabled"):
-                raise ToolError(f"[{number}] {self._look.line(number)} is disabled", kind="not_possible")
             return Place(element, None, f"[{number}] {self._look.line(number)}")
         if x is None or y is None:
             assert optional

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -21,11 +22,38 @@ from windrow.records import Json
 if TYPE_CHECKING:
     from playwright.async_api import ElementHandle, Frame, JSHandle, Page
 
+T = TypeVar("T")
+
 MAX_FRAMES = 8  # of a page, its own document among them
 MAX_URL_CHARS = 300
 MAX_TITLE_CHARS = 120
 
 
+MOST_HELD = 32  # documents
+
+_TAKE = """(holder, place) => {
+  const el = holder.elements[place];
+  return !el || !el.isConnected ? null : el.disabled ? "disabled" : el;
+}"""
+# The middle of what is on the screen of it, if a click there is a click on it.
+_AIM = """(holder, place) => {
+  const el = holder.elements[place];
+  if (!el || !el.isConnected || el.disabled) return null;
+  let box = el.getBoundingClientRect();
+  if (box.top < 0 || box.left < 0 || box.bottom > innerHeight || box.right > innerWidth) {
+    el.scrollIntoView({ block: "center", inline: "center", behavior: "instant" });
+    box = el.getBoundingClientRect();
+  }
+  const x = (Math.max(0, box.left) + Math.min(innerWidth, box.right)) / 2;
+  const y = (Math.max(0, box.top) + Math.min(innerHeight, box.bottom)) / 2;
+  let hit = document.elementFromPoint(x, y);
+  while (hit && hit.shadowRoot && hit !== el) {
+    const deeper = hit.shadowRoot.elementFromPoint(x, y);
+    if (!deeper || deeper === hit) break;
+    hit = deeper;
+  }
+  return hit && (hit === el || el.contains(hit)) && getComputedStyle(el).visibility === "visible" ? [x, y] : null;
+}"""
 _ROLE_AND_NAME = re.compile(r'\[\d+\] (\S+(?: "[^"]*")?)')
 
 
@@ -39,7 +67,7 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct):
-    """What was seen of one document; `first` is the number before its first element's."""
+    """What was seen of one document; `handle` holds its elements, `first` is the number before the first one's."""
 
     frame: Frame
     handle: JSHandle
@@ -48,8 +76,32 @@ class Part(msgspec.Struct):
     offset: tuple[float, float] = (0.0, 0.0)
 
 
+class Holders:
+    """Where the elements of each document are held between two looks; a document that is gone has taken its own along."""
+
+    def __init__(self) -> None:
+        self._of: dict[Frame, JSHandle] = {}
+
+    async def ask(self, frame: Frame, script: str, argument: Json) -> tuple[JSHandle, Any]:
+        """What the script makes of the frame's holder, and the holder itself."""
+        from playwright.async_api import Error
+
+        holder = self._of.get(frame)
+        if holder is not None:
+            try:
+                return holder, await holder.evaluate(script, argument)
+            except Error:
+                del self._of[
+                    frame
+                ]  # of an earlier document; where something else is wrong, it is found out now
+        if len(self._of) > MOST_HELD:
+            self._of.clear()
+        holder = self._of[frame] = await frame.evaluate_handle("() => ({ elements: [] })")
+        return holder, await holder.evaluate(script, argument)
+
+
 class Look:
-    """One look at a page. `close` lets go of its elements."""
+    """One look at a page. Its numbers hold until the next one."""
 
     def __init__(self, parts: list[Part]) -> None:
         self._parts = parts
@@ -105,21 +157,32 @@ class Look:
         return "element"
 
     async def element(self, number: int) -> ElementHandle:
-        """The element with this number, if the page still has it; ToolError says so to the policy."""
+        """The element with this number, if the page still has it and it is not disabled; ToolError says so to the policy."""
+        part, place = self._place(number)
+        found = await _unless_gone(part.handle.evaluate_handle(_TAKE, place))
+        element = found.as_element() if found is not None else None
+        if element is not None:
+            return element
+        if found is not None and await found.json_value() == "disabled":
+            raise ToolError(f"[{number}] {self.line(number)} is disabled", kind="not_possible")
+        raise ToolError(f"element {number} is no longer on the page", kind="no_element")
+
+    async def point(self, number: int) -> tuple[float, float] | None:
+        """Where a click hits this element, and nothing that lies on it; None where it has to be looked into."""
+        part, place = self._place(number)
+        if part is not self._parts[0]:
+            return None  # in a frame, whose places are not the screen's
+        found = await _unless_gone(part.handle.evaluate(_AIM, place))
+        return (found[0], found[1]) if found is not None else None
+
+    def _place(self, number: int) -> tuple[Part, int]:
         for part in self._parts:
             place = number - part.first - 1
             if 0 <= place < part.seen["found"]:
-                found = await _taken(part, place)
-                if found is None:
-                    raise ToolError(f"element {number} is no longer on the page", kind="no_element")
-                return found
+                return part, place
         raise ToolError(
             f"there is no element {number}; they are numbered 1 to {self.elements}", kind="no_element"
         )
-
-    async def close(self) -> None:
-        for part in self._parts:
-            await _dispose(part.handle)
 
     def told(self) -> dict[str, Json]:
         """For the record: how much was seen, and how much of it was told."""
@@ -132,20 +195,20 @@ class Look:
         }
 
 
-async def look(page: Page, caps: Caps) -> Look:
+async def look(page: Page, caps: Caps, holders: Holders) -> Look:
     """Look at the page and the frames in it. A frame that goes away meanwhile is left out; the page itself raises."""
-    parts = [await _part(page.main_frame, caps, 0, caps.max_chars)]
+    parts = [await _part(page.main_frame, caps, 0, caps.max_chars, holders)]
     left = caps.max_chars - sum(len(text) + 1 for text, _ in parts[0].seen["lines"])
     for frame in page.frames[1:MAX_FRAMES]:
         found = parts[-1].first + parts[-1].seen["found"]
-        part = await _inner(frame, caps, found, left)
+        part = await _inner(frame, caps, found, left, holders)
         if part is not None:
             parts.append(part)
             left -= sum(len(text) + 1 for text, _ in part.seen["lines"])
     return Look(parts)
 
 
-async def _inner(frame: Frame, caps: Caps, first: int, left: int) -> Part | None:
+async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holders) -> Part | None:
     from playwright.async_api import Error
 
     if left < 100:
@@ -156,7 +219,7 @@ async def _inner(frame: Frame, caps: Caps, first: int, left: int) -> Part | None
         if box is None or box["width"] < 2 or box["height"] < 2 or not await holder.is_visible():
             return None
         async with asyncio.timeout(caps.budget_ms / 1000 + 1):  # a frame of another site may be stuck
-            part = await _part(frame, caps, first, left)
+            part = await _part(frame, caps, first, left, holders)
         edge = await holder.evaluate("el => [el.clientLeft, el.clientTop]")
         part.offset = (box["x"] + edge[0], box["y"] + edge[1])
         return part
@@ -164,42 +227,28 @@ async def _inner(frame: Frame, caps: Caps, first: int, left: int) -> Part | None
         return None
 
 
-async def _part(frame: Frame, caps: Caps, first: int, max_chars: int) -> Part:
-    handle = await frame.evaluate_handle(
-        _script(),
-        {
-            "maxNodes": caps.max_nodes,
-            "budgetMs": caps.budget_ms,
-            "maxChars": max_chars,
-            "maxElements": caps.max_elements,
-            "first": first,
-        },
-    )
-    seen = await handle.evaluate("found => found.seen")
+async def _part(frame: Frame, caps: Caps, first: int, max_chars: int, holders: Holders) -> Part:
+    bounds = {
+        "maxNodes": caps.max_nodes,
+        "budgetMs": caps.budget_ms,
+        "maxChars": max_chars,
+        "maxElements": caps.max_elements,
+        "first": first,
+    }
+    handle, seen = await holders.ask(frame, _script(), bounds)
     return Part(frame, handle, first, seen)
 
 
-async def _taken(part: Part, place: int) -> ElementHandle | None:
+async def _unless_gone(answer: Awaitable[T]) -> T | None:
+    """What the page answers; None where it has gone on to another document."""
     from playwright.async_api import Error
 
     try:
-        found = await part.handle.evaluate_handle(
-            "(found, place) => found.elements[place].isConnected ? found.elements[place] : null", place
-        )
+        return await answer
     except Error as problem:
         if went_away(problem):
             return None
         raise
-    return found.as_element()
-
-
-async def _dispose(handle: JSHandle) -> None:
-    from playwright.async_api import Error
-
-    try:
-        await handle.dispose()
-    except Error:
-        pass  # its document is gone, and everything in it
 
 
 @cache

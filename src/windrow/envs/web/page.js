@@ -1,6 +1,7 @@
 // What is to be seen of one document, in one walk: its text in reading order, and the elements that can be used, numbered.
-// Returns {elements, seen}: the elements stay in the page, `seen` is plain data. Bounded by nodes, milliseconds and characters.
-({ maxNodes, budgetMs, maxChars, maxElements, first }) => {
+// The elements are left in `holder`, which no script of the page can reach; what is returned is plain data. Bounded by nodes,
+// milliseconds and characters.
+(holder, { maxNodes, budgetMs, maxChars, maxElements, first }) => {
   const began = performance.now();
   const elements = [];
   const boxes = new Map(); // number: [x, y, width, height]
@@ -217,14 +218,12 @@
       "#challenge-form,#challenge-running,#px-captcha,.g-recaptcha,.h-captcha,.cf-turnstile,form[action*='captcha' i],img[src*='captcha' i]"
     ),
   ].filter((el) => shown(el, getComputedStyle(el)));
+  holder.elements = elements;
   return {
-    elements,
-    seen: {
-      lines: kept, boxes: kept.filter(([, number]) => number).map(([, number]) => [number, boxes.get(number)]), above, below, cut, hidden, nodes, found: elements.length,
-      title: String(document.title).slice(0, 500), url: location.href.slice(0, 4000), status: (navigation && navigation.responseStatus) || null,
-      scroll: [Math.round(scrolling.scrollTop), Math.round(scrolling.scrollHeight), innerHeight],
-      text: text.length, beginning: text.slice(0, 2000), captcha: walls.length,
-      ms: performance.now() - began,
-    },
+    lines: kept, boxes: kept.filter(([, number]) => number).map(([, number]) => [number, boxes.get(number)]), above, below, cut, hidden, nodes, found: elements.length,
+    title: String(document.title).slice(0, 500), url: location.href.slice(0, 4000), status: (navigation && navigation.responseStatus) || null,
+    scroll: [Math.round(scrolling.scrollTop), Math.round(scrolling.scrollHeight), innerHeight],
+    text: text.length, beginning: text.slice(0, 2000), captcha: walls.length,
+    ms: performance.now() - began,
   };
 }
