@@ -14,14 +14,21 @@ from windrow.envs.web.pool import BrowserPool
 from windrow.envs.web.reaper import below
 from windrow.envs.web.settings import pool_settings
 
+USUAL = {
+    "browsers": 1,
+    "sandbox": False,
+    "start_timeout_s": 120,
+    "navigate_timeout_s": 120,
+    "command_timeout_s": 120,
+}
 NEVER = "new Promise(() => 0)"
 LONG_S = 300.0  # of a lease that is not to expire; nothing waits for it
 
 
 @asynccontextmanager
 async def pooled(**settings: Any) -> AsyncIterator[BrowserPool]:
-    """A pool of one browser that needs no sandbox, unless the settings say otherwise."""
-    pool = BrowserPool(pool_settings({"browsers": 1, "sandbox": False, **settings}))
+    """A pool of one browser that needs no sandbox and has much time, unless the settings say otherwise."""
+    pool = BrowserPool(pool_settings({**USUAL, **settings}))
     try:
         yield pool
     finally:

@@ -54,7 +54,7 @@ async def test_a_browser_elsewhere_is_leased_guarded_left_alone_and_missed_when_
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Origin() as site, Origin() as private:
-        settings = {"cdp_url": elsewhere.url, "allow": [site.host], "start_timeout_s": 20}
+        settings = {"cdp_url": elsewhere.url, "allow": [site.host]}
         async with pooled(**settings) as pool, pool.lease(seconds=LONG_S) as lease:
             await lease.goto(site.url())
             with pytest.raises(AddressRefused):

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from windrow.envs.web.failures import BrowserGone, LeaseLost
-from windrow.envs.web.launch import Chromium, connect, launch, playwright
+from windrow.envs.web.launch import Chromium, connect, failures, launch, playwright
 from windrow.envs.web.members import CLOSE_S, Member
 from windrow.envs.web.settings import PoolSettings
 from windrow.errors import OutageError, UsageError
@@ -202,5 +202,5 @@ class Fleet:
                 session = await member.chromium.browser.new_browser_cdp_session()
                 await session.send("Browser.getVersion")
                 await session.detach()
-        except (playwright().Error, TimeoutError):
+        except failures():
             self.lost(member, "does not answer")

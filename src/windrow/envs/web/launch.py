@@ -96,6 +96,11 @@ def playwright() -> Any:
     return import_extra("playwright.async_api", extra="web", what="the environment 'web'")
 
 
+def failures() -> tuple[type[Exception], ...]:
+    """What a call of Playwright may raise; a driver that has just died is a RuntimeError or a ConnectionError."""
+    return playwright().Error, TimeoutError, RuntimeError, ConnectionError
+
+
 def require(settings: PoolSettings) -> None:
     """Raise UsageError, before anything runs, where no browser could be started."""
     playwright()
@@ -131,7 +136,7 @@ class Chromium:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.browser.close()
-        except (playwright().Error, TimeoutError):
+        except failures():
             self.kill()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -17,8 +17,8 @@ import msgspec
 
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost, PageClosed, PageTimeout
 from windrow.envs.web.guard import Guard
-from windrow.envs.web.launch import playwright
-from windrow.envs.web.members import Place
+from windrow.envs.web.launch import failures, playwright
+from windrow.envs.web.members import Place, expire
 from windrow.envs.web.settings import PoolSettings
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Lease:
         if self.lost is None:
             self.lost = why
             for running in self._running:
-                running.reschedule(asyncio.get_running_loop().time())
+                expire(running)
 
     def give_back(self) -> Place:
         """Its place, for whoever is next: this lease acts and listens no more."""
@@ -209,6 +209,11 @@ class Lease:
         except api.Error as problem:
             await self._settle(str(problem))
             raise await self._typed(problem, refusals) from None
+        except (RuntimeError, ConnectionError):  # how it may show that the driver has just died
+            if self.lost is None and await self._answers():
+                raise
+            self.end(BrowserGone(f"the browser {self.place.member.chromium.where} died"))
+            self.check()
         await self._look()
         return result
 
@@ -249,7 +254,7 @@ class Lease:
         try:
             async with asyncio.timeout(self._settings.command_timeout_s):
                 await self.context.cookies("http://localhost")
-        except (playwright().Error, TimeoutError):
+        except failures():
             return False
         return True
 

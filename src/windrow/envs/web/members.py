@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from windrow.envs.web.failures import BrowserGone
 from windrow.envs.web.gate import Gate
-from windrow.envs.web.launch import Chromium, playwright
+from windrow.envs.web.launch import Chromium, failures
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from windrow.envs.web.lease import Lease
 
 CLOSE_S = 10.0  # for a browser or a context to close politely
+
+
+def expire(limit: asyncio.Timeout) -> None:
+    """Let a time limit end now, unless it just has."""
+    if not limit.expired():
+        limit.reschedule(asyncio.get_running_loop().time())
 
 
 class Member:
@@ -52,7 +58,7 @@ class Member:
         for lease in self.leases:
             lease.end(self.gone)
         for waiting in self._waiting:
-            waiting.reschedule(asyncio.get_running_loop().time())
+            expire(waiting)
 
     def take(self, reuse: str | None) -> Place | None:
         """A context that an earlier lease has left for this one."""
@@ -83,7 +89,7 @@ class Place:
                     if page is not self.page:
                         await page.close()
                 await self.context.clear_cookies()
-        except (playwright().Error, TimeoutError):
+        except failures():
             return False
         return not self.page.is_closed()
 
@@ -98,6 +104,6 @@ class Place:
                 await self.context.close()
         except TimeoutError:
             return self.member.gone is not None
-        except playwright().Error:
+        except failures():
             pass  # it is gone already
         return True

@@ -17,7 +17,7 @@ from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost
 from windrow.envs.web.fleet import Fleet
 from windrow.envs.web.gate import Gate
 from windrow.envs.web.guard import Guard, context_options
-from windrow.envs.web.launch import is_here, playwright
+from windrow.envs.web.launch import failures, is_here
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.members import Member, Place
 from windrow.envs.web.settings import PoolSettings, pool_settings
@@ -146,7 +146,7 @@ class BrowserPool:
                 if gate is None and not self.guard.open:
                     await context.route("**/*", self._judge_request)
                 page = await context.new_page()
-        except (playwright().Error, TimeoutError) as problem:
+        except failures() as problem:
             if gate is not None:
                 gate.close()
             self._fleet.lost(member, f"gave no context: {str(problem) or 'it took too long'}")
