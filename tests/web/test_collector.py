@@ -122,3 +122,28 @@ def test_a_killed_collector_leaves_no_browser_and_a_killed_browser_no_false_rewa
         assert {tries[done] for done in finished} == {1}
         assert len(finished) >= AT_ONCE
         assert list(scratch.iterdir()) == []
+
+
+def test_an_interrupt_of_the_whole_terminal_leaves_the_browser_to_what_is_under_way(
+    tmp_path: Path, model: Model
+) -> None:
+    """Ctrl-C goes to every process of the terminal: what is under way is finished all the same."""
+    with Origin() as origin, ModelServer(model) as server:
+        home = Project(tmp_path, server)
+        home.module("browsing", BROWSING)
+        home.tasks({"prompt": str(AT_ONCE + n), "start_url": origin.url(f"/{n}")} for n in range(4))
+        settings = f"{{browsers: 1, sandbox: false, allow: ['{origin.host}']}}"
+        flags = ["--env", "browsing:Browsing", "--set", f"env.settings={settings}", "--concurrency", "2"]
+        try:
+            running = home.start_collect(*flags, start_new_session=True)
+            running.until(lambda: server.completions == 2, "two are under way")
+            everything = below(running.pid)
+            os.killpg(running.pid, signal.SIGINT)
+            running.until_said("stopping")
+            model.go.set()
+            ended = running.wait()
+        finally:
+            home.close()
+        assert ended.code == 130, ended.err
+        assert [line["reward"] for line in home.lines()] == [1.0, 1.0]
+        wait_until(lambda: not alive(everything), "all that it had started to end")
