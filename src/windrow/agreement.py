@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.config import as_tree
-from windrow.drawing import with_draw
+from windrow.drawing import refuse_other_draw, with_draw
 from windrow.errors import UsageError
 from windrow.prepare import Prepared
 from windrow.ranking import without_rank
@@ -82,6 +82,7 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
             + difference(before.behaviour.of, prepared.behaviour.of)
             + "\nChoose another --out for the new settings, or --overwrite to move the old run aside"
         )
+    refuse_other_draw(before.draws, prepared.draw)
     agreed = with_generation(before, _agreed_grading(before, prepared.grading, regrade=regrade))
     return msgspec.structs.replace(
         agreed,

@@ -92,7 +92,8 @@ class Chooser:
             return Draw(pass_=pass_, blocked=known.blocked, at=known.at), []
         at = _at(config)
         path = expand(config.path, where="blocklist.path")
-        blocked = read_blocklist(path, hours=config.hours, at=at)
+        until = at if config.at is not None else None  # ranks that read a growing file find the same
+        blocked = read_blocklist(path, hours=config.hours, at=at, until=until)
         return Draw(pass_=pass_, blocked=blocked, at=at.timestamp()), []
 
     def _drawn(self, source: Source, positions: Sequence[int], draw: Draw) -> tuple[list[int], Draw]:
@@ -119,6 +120,28 @@ def with_draw(draws: Sequence[Draw], draw: Draw | None) -> list[Draw]:
         return list(draws)
     others = [known for known in draws if known.pass_ != draw.pass_]
     return sorted([*others, draw], key=lambda known: known.pass_)
+
+
+def refuse_other_draw(draws: Sequence[Draw], draw: Draw | None) -> None:
+    """A pass has one draw, so that its record says how all of its tasks were chosen; of it there may be more or fewer."""
+    known = next((known for known in draws if draw is not None and known.pass_ == draw.pass_), None)
+    if draw is None or known is None or None in (draw.how, known.how) or _chance(known) == _chance(draw):
+        return
+    raise UsageError(
+        f"pass {draw.pass_} of this run was drawn otherwise ({_described(known)}; now {_described(draw)}). Draw as before, or give "
+        f"another --pass or --out"
+    )
+
+
+def _chance(draw: Draw) -> tuple[object, ...]:
+    return draw.how, draw.seed, {name: (part.range, part.weight) for name, part in draw.ratio.items()}
+
+
+def _described(draw: Draw) -> str:
+    ranges = (
+        f", {name} {part.range[0]:g}-{part.range[1]:g}: {part.weight:g}" for name, part in draw.ratio.items()
+    )
+    return f"{draw.how}, seed {draw.seed}{''.join(ranges)}"
 
 
 def changed_blocks(draw: Draw | None, as_told: Draw | None) -> Iterator[str]:

@@ -14,6 +14,7 @@ LAUNCHERS = (  # what each calls the rank, and how many there are
     ("RANK", ("WORLD_SIZE",)),
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
+MOST_RANKS = 2**16
 NO_RANKS = "--rank 0 --world-size 1 collects everything"
 
 
@@ -41,6 +42,9 @@ def rank_of(loaded: LoadedConfig) -> Rank | None:
         return None
     if world_size is None:
         raise UsageError(f"--rank {run.rank} needs --world-size: how many ranks share the tasks")
+    if world_size > MOST_RANKS:
+        where = loaded.origins.get("world_size", "world_size")
+        raise UsageError(f"{world_size} ranks ({where}): there can be {MOST_RANKS:,} at the most")
     if weights is not None and len(weights) != world_size:
         raise UsageError(
             f"--rank-weights has {len(weights)} weights, and there are {world_size} ranks "

@@ -13,6 +13,7 @@ from tests.collecting import answering, collected
 from tests.loading import prepared, refusal
 from tests.serving import write_jsonl
 from tests.webgym import row
+from windrow.errors import UsageError
 from windrow.merging import merge
 from windrow.prepare import Prepared
 from windrow.tasks.draw import draw_uniform, ranking
@@ -287,6 +288,35 @@ async def test_ranks_that_share_a_directory_go_by_the_blocklist_of_the_first(tmp
     blocklist(tmp_path / "b.jsonl", ("shop2.example", NOON))
     second = await collected(rows, **shared, rank=1, blocklist_at="2026-02-02T12:00:00+00:00")
     assert sorted(rollout.task["task_id"] for rollout in (*first, *second)) == [0, 2, 3, 4, 5, 6]
+
+
+def test_what_was_blocked_after_the_time_to_go_by_is_not_seen_so_that_ranks_that_read_later_find_the_same(
+    tmp_path: Path,
+) -> None:
+    rows = [row(number) for number in range(4)]
+    early, late = "2026-01-31T11:00:00+00:00", "2026-01-31T13:00:00+00:00"
+    file = blocklist(tmp_path / "b.jsonl", ("shop1.example", early))
+    first = train(rows, blocklist=file)
+    blocklist(
+        tmp_path / "b.jsonl", ("shop1.example", early), ("shop1.example", late), ("shop2.example", late)
+    )
+    assert train(rows, blocklist=file).draw == first.draw
+    assert names(train(rows, blocklist=file)) == names(first)
+
+
+async def test_another_draw_of_the_same_pass_is_refused_and_a_larger_one_or_another_pass_is_not(
+    tmp_path: Path,
+) -> None:
+    rows = [row(number) for number in range(9)]
+    options: Any = {"env": "prompt", "policy": answering("ok"), "out": str(tmp_path / "run")}
+    options |= {"draw": "uniform"}
+    await collected(rows, **options, draw_n=2, draw_seed=1)
+    with pytest.raises(
+        UsageError, match=r"pass 0 .*drawn otherwise \(uniform, seed 1; now uniform, seed 2\)"
+    ):
+        await collected(rows, **options, draw_n=2, draw_seed=2)
+    assert len(await collected(rows, **options, draw_n=3, draw_seed=1)) == 1
+    assert len(await collected(rows, **options, draw_n=2, draw_seed=2, pass_=1)) == 2
 
 
 async def test_the_record_has_the_draw_and_a_run_goes_on_with_what_it_was_begun_without(

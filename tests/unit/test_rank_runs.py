@@ -401,6 +401,8 @@ def test_flags_say_which_rank_a_call_is_and_then_whoever_launched_it(
         ({}, {"rank": 0, "rank_weights": "2,a"}, "--rank-weights '2,a': expected a number for each rank"),
         ({}, {"rank": 0, "rank_weights": "2,0"}, "rank_weights"),
         ({}, {"rank": -1, "world_size": 2}, "rank"),
+        ({}, {"rank": 0, "world_size": 10**9}, r"1000000000 ranks \(--world-size\): there can be 65,536"),
+        ({"RANK": "0", "WORLD_SIZE": "9" * 30}, {}, r"ranks \(WORLD_SIZE\): there can be 65,536"),
     ],
 )
 def test_a_rank_that_cannot_be_is_refused(

@@ -91,6 +91,11 @@ def test_shares_by_hand(total: int, weights: list[float], expected: list[int]) -
     assert [len(part) for part in parts(weights, total)] == expected
 
 
+def test_as_many_ranks_as_there_can_be_are_shared_out_at_once() -> None:
+    rank = Rank(3, (1.0,) * 2**16)
+    assert (list(rank.positions(2**16 + 4)), rank.places(64)) == ([3, 2**16 + 3], 1)
+
+
 def test_a_rank_has_one_place_at_least() -> None:
     assert [Rank(number, (98, 1, 1)).places(2) for number in range(3)] == [2, 1, 1]
 

@@ -1,6 +1,6 @@
 """Drawing tasks: some of many, by chance, the same ones for the same seed.
 
-Chance is a hash of the seed, the pass and what a task is. So a draw depends on no order, a larger one holds the smaller one, and
+Chance is a hash of the seed, the pass and what a task is. So a draw depends on no order, a larger uniform one holds the smaller one, and
 every rank and every machine finds the same.
 """
 

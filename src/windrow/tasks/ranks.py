@@ -79,8 +79,9 @@ def shares(total: int, weights: Sequence[float]) -> list[int]:
     """`total` by weight, none lost: what is left after rounding down goes to the largest remainders, among equal ones
     to the lower rank."""
     whole = _whole_numbers(weights)
-    found = [total * weight // sum(whole) for weight in whole]
-    remainders = sorted(range(len(whole)), key=lambda rank: (-(total * whole[rank] % sum(whole)), rank))
+    parts = sum(whole)
+    found = [total * weight // parts for weight in whole]
+    remainders = sorted(range(len(whole)), key=lambda rank: (-(total * whole[rank] % parts), rank))
     for rank in remainders[: total - sum(found)]:
         found[rank] += 1
     return found
@@ -118,4 +119,5 @@ def _whole_numbers(weights: Sequence[float]) -> list[int]:
     exact = [Fraction(str(weight)) for weight in weights]
     scale = math.lcm(*(weight.denominator for weight in exact))
     whole = [int(weight * scale) for weight in exact]
-    return [weight // math.gcd(*whole) for weight in whole]
+    common = math.gcd(*whole)
+    return [weight // common for weight in whole]

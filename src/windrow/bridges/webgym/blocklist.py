@@ -26,14 +26,15 @@ class _Row(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Row).decode
 
 
-def read_blocklist(path: str, *, hours: float, at: datetime) -> dict[str, str]:
-    """The domains that are blocked at this time, and since when. A line that cannot be read is an error: to take a site for open
-    that is not would be a guess."""
+def read_blocklist(path: str, *, hours: float, at: datetime, until: datetime | None = None) -> dict[str, str]:
+    """The domains that are blocked at this time, and since when; as the file was at `until`, whatever was added later. A line that
+    cannot be read is an error: to take a site for open that is not would be a guess."""
     latest: dict[str, tuple[datetime, str]] = {}
     try:
         with open(path, "rb") as file:
             for domain, since, text in _entries(file.readlines(), path):
-                latest[domain] = max(latest.get(domain, (since, text)), (since, text))
+                if until is None or since <= until:
+                    latest[domain] = max(latest.get(domain, (since, text)), (since, text))
     except OSError as problem:
         raise UsageError(f"cannot read the blocklist {path}: {problem.strerror}") from None
     oldest = _earlier(at, hours)
