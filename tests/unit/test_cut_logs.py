@@ -89,6 +89,15 @@ async def cut_and_continue(whole: Whole, log: str, size: int, run: Path) -> None
         assert found == expected, "doubled"
 
 
+def forget_verdicts_on_what_is_lost(run: Path) -> None:
+    """As `cut_and_continue` does. Verdicts come in no order: the last one need not be that of the last line."""
+    *lines, torn = (run / "rollouts.jsonl").read_bytes().split(b"\n")
+    there = {key_of(line) for line in lines}
+    *verdicts, torn = (run / "scores.jsonl").read_bytes().split(b"\n")
+    kept = [verdict + b"\n" for verdict in verdicts if _member(verdict) in there]
+    (run / "scores.jsonl").write_bytes(b"".join([*kept, torn]))
+
+
 def key_of(line: bytes) -> tuple[Any, ...]:
     """What makes a line of any of the logs the only one of its kind."""
     record = json.loads(line)
@@ -142,6 +151,7 @@ async def test_all_logs_cut_at_once_are_continued(scratch: Path, whole: Whole) -
         for log in LOGS:
             sizes = last_two_lines(whole, log)
             (run / log).write_bytes((run / log).read_bytes()[: sizes[len(sizes) * number // 12]])
+        forget_verdicts_on_what_is_lost(run)
         summary, _ = await collect(run, answer=flaky, **CALL)
         assert summary.complete
         assert contents(run) == whole.contents

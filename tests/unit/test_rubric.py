@@ -345,7 +345,7 @@ async def test_reasoning_is_never_shown_and_the_reply_cannot_pose_as_the_questio
 
 async def test_thinking_and_images_in_the_rows_own_messages_are_not_shown_as_text(tmp_path: Path) -> None:
     parts = [{"type": "thinking", "thinking": "SECRET"}, {"type": "reasoning", "text": "HIDDEN"}]
-    said = [*parts, {"type": "text", "text": "Look: "}, {"type": "image", "blob": "abc"}]
+    said = [*parts, {"type": "text", "text": "Look: "}, {"type": "image", "url": "cat.png"}]
     history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]
     row = {"messages": [*history, {"role": "user", "content": "Go on."}], "rubric": ["Polite?"]}
     with ModelServer("<score>yes</score>") as server:
