@@ -27,6 +27,7 @@ from windrow.envs.web.actions import (
 )
 from windrow.envs.web.blocked import wall
 from windrow.envs.web.blocklist import domain_of
+from windrow.envs.web.env import WebEnv
 from windrow.envs.web.hands import address
 from windrow.envs.web.options import WebOptions, shaping, web_options
 from windrow.envs.web.parse import read_action
@@ -241,6 +242,35 @@ def test_settings_are_checked_and_only_what_shapes_behaviour_counts() -> None:
         web_options({"browsers": 0})
     settings = {"history": 2, "browsers": 7, "blocklist": "somewhere", "allow": ["127.0.0.1"], "contexts": 3}
     assert shaping(settings) == {"history": 2}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"instruction": "x"}, "neither 'start_url' nor 'url' is in the row"),
+        ({"start_url": 3, "instruction": "x"}, "neither 'start_url' nor 'url'"),
+        ({"url": "a.example"}, "neither 'prompt' nor 'messages' is in the row"),
+        ({"url": "a.example", "instruction": ["x"]}, "'instruction' must be a string, found list"),
+        ({"url": "a.example", "prompt": "x", "expect": {}}, "'expect' expects nothing"),
+        ({"url": "a.example", "prompt": "x", "expect": {"url": "("}}, "'expect.url' does not compile"),
+        (
+            {"url": "a.example", "prompt": "x", "expect": {"dom": "a"}},
+            "'expect': Object contains unknown field `dom`",
+        ),
+        ({"page_reward": 3}, "'page_reward' must be a name, found int"),
+        ({"page_reward": "nobody"}, "unknown page_reward 'nobody'"),
+        ({"page_reward": "windrow:Env"}, "not a class derived from windrow.envs.web.hooks.PageReward"),
+    ],
+)
+def test_a_row_that_cannot_be_played_is_refused_before_the_run(row: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        WebEnv.check_row(row)
+    assert why in str(refused.value)
+
+
+def test_a_row_needs_an_address_and_words() -> None:
+    WebEnv.check_row({"start_url": "a.example", "instruction": "x", "expect": {"text": ["a", "b"]}})
+    WebEnv.check_row({"url": "/a", "prompt": "x"})
 
 
 def message(role: Any, text: str, origin: Any) -> Message:
