@@ -14,6 +14,7 @@ from tests.collecting import collected, until
 from tests.serving import ModelServer
 from windrow import Rollout
 from windrow.policies import health
+from windrow.policies.pool import Pool
 
 pytestmark = pytest.mark.slow
 
@@ -89,13 +90,25 @@ async def test_a_server_that_stops_and_starts_again_fails_nothing(
     assert again.completions >= concurrency
 
 
-async def test_waiting_for_an_endpoint_is_not_the_calls_time(stub: Start, tmp_path: Path) -> None:
+async def test_waiting_for_an_endpoint_is_not_the_calls_time(
+    stub: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = Told()
+    waiting = 0
+    wait = Pool.wait
+
+    async def counted(pool: Pool) -> None:
+        nonlocal waiting
+        waiting += 1
+        await wait(pool)
+        waiting -= 1
+
+    monkeypatch.setattr(Pool, "wait", counted)
     server = stub(echo, latency_s=60)
     run = collecting(server, tmp_path / "run", told, 5, call_timeout=LIMIT_S, retries=0)
     await until(lambda: server.in_flight >= 5)
     await asyncio.to_thread(server.stop)
-    await told.first()
+    await until(lambda: waiting == 5)
     time_passes()  # longer than a call may take
     stub(echo, port=server.port)
     assert [r.reward for r in await run] == [1.0] * 5
