@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from windrow.cli.collect import add_options
+from windrow.cli.flags import add_options
 from windrow.config import OPTIONS, load_config
 from windrow.engine.loop import run_loop
 from windrow.importing import Imported, Written, import_run, written_by_nemo_gym

@@ -11,8 +11,9 @@ import argparse
 import sys
 import time
 
-from windrow.cli.collect import BUDGET_EXIT, add_judge_arguments
+from windrow.cli.collect import BUDGET_EXIT
 from windrow.cli.figures import duration, percent
+from windrow.cli.flags import add_judge_arguments
 from windrow.cli.signals import Signals
 from windrow.cli.text import shorten
 from windrow.config import OPTIONS
