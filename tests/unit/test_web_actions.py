@@ -109,6 +109,7 @@ def test_a_place_is_meant_by_what_the_policy_sees() -> None:
     assert read_action("type(10, 20, 'hi')", "coordinates") == Type(x=10, y=20, text="hi")
     assert read_action("click(3)", "both") == Click(element=3)
     assert read_action("click(x=3, y=4)", "both") == Click(x=3, y=4)
+    assert read_action("type(3, 'hi', True)", "both") == Type(element=3, text="hi", enter=True)
     for reply in ("click(element=3, x=1, y=2)", "click(x=1)", "click()"):
         with pytest.raises(ToolError, match="click needs either element or x and y"):
             read_action(reply, "both")
@@ -149,6 +150,8 @@ def test_the_prompt_names_every_action_and_nothing_that_the_policy_cannot_use() 
     assert "click(x, y, double=False): " in places
     assert "x from 0 to 1000 and y from 0 to 1000" in places
     assert "\nselect(" not in places
+    both = system(WebOptions(observe="text+screenshot"))
+    assert "type(element, text, enter=False, x=None, y=None): " in both
     assert "Action:" not in system(WebOptions(actions="tools"))
 
 

@@ -120,7 +120,7 @@ KINDS: dict[str, type[Action]] = {
     for kind in (Click, Type, Select, Press, Scroll, Hover, Drag, Goto, Back, Tab, Wait, Answer)
 }
 _NUMBERS = ("element", "to")
-_PLACES = ("x", "y", "to_x", "to_y")
+PLACES = ("x", "y", "to_x", "to_y")
 POINTED = (Click, Type, Hover, Drag)
 _FOCUSED = (Type,)  # without an element: what has the focus
 
@@ -141,9 +141,15 @@ def allowed(pointing: Pointing) -> dict[str, type[Action]]:
 
 
 def fields_of(kind: type[Action], pointing: Pointing) -> tuple[str, ...]:
-    """The arguments that a policy may give, in their order."""
-    hidden = {"elements": _PLACES, "coordinates": _NUMBERS, "both": ()}[pointing]
-    return tuple(name for name in kind.__struct_fields__ if name not in hidden)
+    """The arguments that a policy may give, in their order; where it may use both, places come last."""
+    fields = kind.__struct_fields__
+    if pointing == "both":
+        return (
+            *(name for name in fields if name not in PLACES),
+            *(name for name in fields if name in PLACES),
+        )
+    hidden = PLACES if pointing == "elements" else _NUMBERS
+    return tuple(name for name in fields if name not in hidden)
 
 
 def schema_of(kind: type[Action], pointing: Pointing) -> dict[str, Json]:
@@ -154,7 +160,7 @@ def schema_of(kind: type[Action], pointing: Pointing) -> dict[str, Json]:
     properties = {name: _plain(found["properties"][name]) for name in shown}
     needed = [name for name in found.get("required", ()) if name in shown]
     if pointing != "both":  # then there is one way to point, and it must be used
-        points = {"elements": ("element", "to"), "coordinates": _PLACES}[pointing]
+        points = {"elements": ("element", "to"), "coordinates": PLACES}[pointing]
         needed += [
             name
             for name in points

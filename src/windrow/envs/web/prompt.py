@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.envs.web.actions import POINTED, Action, Pointing, allowed, fields_of
+from windrow.envs.web.actions import PLACES, POINTED, Action, Pointing, allowed, fields_of
 from windrow.envs.web.options import WebOptions
 from windrow.errors import ToolError
 from windrow.records import Message
@@ -52,10 +52,11 @@ def system(options: WebOptions) -> str:
 def signature(name: str, kind: type[Action], pointing: Pointing) -> str:
     """One action in a line: `type(element, text, enter=False): …`."""
     given = {field.name: field.default for field in msgspec.structs.fields(kind) if not field.required}
+    bare = (
+        {"element", "to"} if pointing != "coordinates" else set(PLACES)
+    )  # without them, it is meant nowhere
     shown = [
-        field
-        if field not in given or (given[field] is None and kind in POINTED)
-        else f"{field}={given[field]!r}"
+        field if field not in given or (field in bare and kind in POINTED) else f"{field}={given[field]!r}"
         for field in fields_of(kind, pointing)
     ]
     return f"{name}({', '.join(shown)}): {kind.__doc__}"
