@@ -132,5 +132,6 @@ def prompt_of(body: dict[str, Any]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The test's own, without what would change the command: keys, and terminal or coverage hooks."""
-    return {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    """The test's own, without what would change the command: keys, and what launchers say."""
+    changing = ("OPENAI_API_KEY", "RANK", "WORLD_SIZE", "SLURM_PROCID")
+    return {name: value for name, value in os.environ.items() if name not in changing}
