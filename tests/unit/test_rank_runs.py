@@ -238,6 +238,17 @@ async def test_power_that_fails_at_any_write_of_a_rank_costs_no_rank_anything_th
     assert crash_at > 20
 
 
+def test_ranks_with_a_directory_each_are_told_at_what_time_to_look_at_a_blocklist(run: Path) -> None:
+    """In one directory the first rank writes down what it found, and the others go by that."""
+    blocked = run.with_name("blocked.jsonl")
+    blocked.write_text('{"domain": "shop.example", "blocked_at": "2026-01-31T12:00:00+00:00"}\n')
+    ranked: dict[str, Any] = {"rank": 0, "world_size": 2, "split": "train", "blocklist": str(blocked)}
+    with pytest.raises(UsageError, match="give all the same --blocklist-at"):
+        open_run(Path(f"{run}.{{rank}}"), **ranked)
+    open_run(Path(f"{run}.{{rank}}"), blocklist_at="2026-01-31T13:00:00+00:00", **ranked).close()
+    open_run(run, **ranked).close()
+
+
 # -- grading and redoing
 
 
