@@ -92,7 +92,7 @@ def test_a_second_sigterm_cancels_what_runs(home: Project, gate: Gate) -> None:
 AT_ONCE = """
 from windrow.cli import signals
 
-signals.SAME_SIGNAL_S = 600  # however slow the test is, it sends the second one at once
+signals.SAME_SIGNAL_S *= 600  # however slow the test is, it sends the second one at once
 
 async def agent(session):
     await session.complete()
