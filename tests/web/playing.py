@@ -23,6 +23,7 @@ async def visited(
     *,
     rows: Mapping[str, dict[str, Any]] | None = None,
     settings: dict[str, Any] | None = None,
+    env: str = "web",
     **options: Any,
 ) -> dict[str, Rollout]:
     """The last attempt of each task. A script is named by its task; a text is a reply, a pair a tool call."""
@@ -51,7 +52,7 @@ async def visited(
     }
     await collected(
         tasks,
-        env="web",
+        env=env,
         policy=answering(answer),
         out=str(run),
         **{"retries": 0, "max_turns": 30, **options},

@@ -13,7 +13,8 @@ import pytest
 import windrow
 from tests.web.playing import called, pages, results, visited
 from tests.web.sites import Sites
-from windrow import Completion, Request, Rollout
+from windrow import Completion, Observation, Request, Rollout
+from windrow.envs.web.env import WebEnv
 from windrow.envs.web.hooks import PageReward, Paid
 from windrow.records import encode
 from windrow.replay import replay
@@ -432,32 +433,36 @@ async def test_a_page_can_give_the_reward_itself_and_be_used_again(tmp_path: Pat
     assert visits == 1
 
 
-class Crashing(PageReward):
+class Watched(WebEnv):
     """Lets a test reach its page."""
 
     pages: ClassVar[list[Any]] = []
 
-    async def begin(self, page: Any) -> None:
-        self.pages.append(page)
+    async def reset(self, task: Any) -> Observation:
+        found = await super().reset(task)
+        self.pages.append(self._browser.lease.page)
+        return found
 
 
 async def test_a_renderer_that_dies_is_infrastructures_failure_and_the_episode_is_played_again(
     tmp_path: Path,
 ) -> None:
     async def crash(request: Request) -> Completion:
-        session = await Crashing.pages[0].context.new_cdp_session(Crashing.pages[0])
+        session = await Watched.pages[0].context.new_cdp_session(Watched.pages[0])
         crashing = asyncio.ensure_future(session.send("Page.crash"))  # nobody is left to answer it
-        await Crashing.pages[0].wait_for_event("crash")
+        await Watched.pages[0].wait_for_event("crash")
         crashing.cancel()
         return called("click", {"element": 1}, then=("answer", {"text": "never mind"}))
 
     script = [crash, ("click", {"element": 1}), ("answer", {"text": "there"})]
     with Sites() as sites:
-        rows = {
-            "crash": {"page_reward": f"{__name__}:Crashing", "start_url": sites.url(), "instruction": "crash"}
-        }
         await visited(
-            sites, tmp_path / "run", {"crash": script}, rows=rows, settings={"actions": "tools"}, retries=2
+            sites,
+            tmp_path / "run",
+            {"crash": script},
+            settings={"actions": "tools"},
+            env=f"{__name__}:Watched",
+            retries=2,
         )
     first, second = attempts_of(tmp_path / "run")
     assert (first.status, first.reward, second.status, second.stop) == (
