@@ -118,7 +118,8 @@ class Fleet:
         least = min(usable, key=lambda member: member.busy, default=None)
         if least is None or least.busy >= self.settings.contexts:
             return None
-        return None if least.busy >= SPREAD and len(usable) < self.settings.browsers else least
+        more = len(usable) < self.settings.browsers and self._failing_since is None
+        return None if least.busy >= SPREAD and more else least
 
     def _start_over(self, started: asyncio.Task[None]) -> None:
         self._starting = None
@@ -128,6 +129,8 @@ class Fleet:
     async def _start(self) -> None:
         if self._failures:
             await asyncio.sleep(min(PAUSE_S * 2 ** (self._failures - 1), MAX_PAUSE_S))
+        if self._closed:
+            return
         try:
             if self._driver is None:
                 self._driver = await playwright().async_playwright().start()
