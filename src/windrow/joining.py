@@ -9,11 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from windrow.agreement import agreed_manifest
 from windrow.collection import Collection
 from windrow.engine.control import Control
-from windrow.errors import WindrowError
+from windrow.errors import UsageError, WindrowError
 from windrow.merging import Merged, merge
-from windrow.store.directory import MANIFEST, read_manifest
+from windrow.merging.manifests import check_parts
+from windrow.prepare import Prepared
+from windrow.store.directory import MANIFEST, read_manifest, refuse_strangers
 from windrow.store.lock import holder_of
 from windrow.store.locks import RANK
 from windrow.store.ranks import Ranks, collecting, share_of
@@ -33,6 +36,20 @@ class Joined(msgspec.Struct, frozen=True):
     @property
     def complete(self) -> bool:
         return self.merged.complete and not self.lacking
+
+
+def refuse_merge(prepared: Prepared, out: Path) -> None:
+    """What would be found out only when all is collected is found out now: an `out` that what is collected cannot be merged into."""
+    refuse_strangers(out, "--merge")
+    ranks = range(prepared.rank.world_size if prepared.rank is not None else 1)
+    if out.resolve() in {prepared.out_of(rank).resolve() for rank in ranks}:
+        raise UsageError(
+            f"--merge {out} is where the rollouts are collected. What ranks collect in one directory is one run already; else give "
+            f"--merge a directory of its own"
+        )
+    if (out / MANIFEST).exists():
+        mine = agreed_manifest(prepared, None, regrade=False)
+        check_parts((out, read_manifest(out)), (prepared.out, mine))
 
 
 class Others:

@@ -163,7 +163,9 @@ def test_trackers_are_told_of_the_merged_run_and_never_of_a_share(
     [
         (["--merge-deadline", "5"], "--merge-deadline: there is no --merge OUT"),
         (["--merge", "x", "--merge-deadline", "-1"], "--merge-deadline -1.0: expected seconds, 0 or more"),
-        (["--merge", "{file}"], "is a file; give a directory"),
+        (["--merge", "{file}"], "--merge {file}: {file} is a file; give a directory"),
+        (["--merge", "{run}"], "--merge {run} is where the rollouts are collected"),
+        (["--merge", "{run}.1", "--rank", "0", "--world-size", "2"], "is where the rollouts are collected"),
     ],
 )
 def test_a_merge_that_cannot_be_is_refused_before_anything_is_collected(
@@ -171,8 +173,34 @@ def test_a_merge_that_cannot_be_is_refused_before_anything_is_collected(
 ) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"prompt": "p", "answer": "1"}\n')
-    said = [flag.replace("{file}", str(tasks)) for flag in flags]
-    run = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", str(tmp_path / "run")]
+    out = str(tmp_path / "run") + (".{rank}" if "--rank" in flags else "")
+    said = [flag.replace("{file}", str(tasks)).replace("{run}", str(tmp_path / "run")) for flag in flags]
+    run = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", out]
     assert main(["collect", str(tasks), *run, *said]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    expected = message.replace("{file}", str(tasks)).replace("{run}", str(tmp_path / "run"))
+    assert expected in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [tasks]
+
+
+def test_a_merge_into_a_run_of_other_behaviour_is_refused_before_anything_is_collected(
+    tmp_path: Path, scripted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, out = str(tmp_path / "other"), tmp_path / "run"
+    assert main([*scripted, "--max-turns", "3", "--out", other]) == 0
+    assert main([*scripted, "--out", str(out), "--merge", other]) == 2
+    assert "limits.max_turns: 3 → 50" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_merge_says_whose_share_was_not_done(
+    tmp_path: Path, scripted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*scripted, "--world-size", "2", "--out", str(tmp_path / "part.{rank}")]
+    assert main([*command, "--rank", "0"]) == 0
+    assert main([*command, "--rank", "1", "--budget-tokens", "1", "--concurrency", "2"]) == 3
+    parts = [str(tmp_path / f"part.{rank}") for rank in range(2)]
+    assert main(["merge", *parts, "-o", str(tmp_path / "all"), "--quiet"]) == 0
+    assert "part.1: rank 1 had 1 left when it last said so" in capsys.readouterr().err
+    assert main([*command, "--rank", "1"]) == 0
+    assert main(["merge", *parts, "-o", str(tmp_path / "all"), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""

@@ -24,10 +24,9 @@ from windrow.engine.loop import run_loop
 from windrow.envs import Env
 from windrow.errors import UsageError
 from windrow.identity import episode_id
-from windrow.joining import DEADLINE_S, Others
+from windrow.joining import DEADLINE_S, Others, refuse_merge
 from windrow.prepare import Prepared, prepare
 from windrow.ranking import is_unasked, launched
-from windrow.store.directory import refuse_strangers
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.scan import list_problems
 from windrow.trackers.names import trackers_of
@@ -83,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         display.status("reading the tasks")
         loaded = load_config(arguments.config, options, arguments.set)
         prepared = prepare(launched(loaded, os.environ))
+        if arguments.merge is not None:
+            refuse_merge(prepared, Path(arguments.merge))
         for note in prepared.notes:
             if not arguments.quiet or is_unasked(note):
                 display.say(note)
@@ -122,8 +123,6 @@ def _check_merge(arguments: argparse.Namespace) -> None:
         raise UsageError("--merge-deadline: there is no --merge OUT, so nobody is waited for")
     if arguments.merge_deadline is not None and not arguments.merge_deadline >= 0:
         raise UsageError(f"--merge-deadline {arguments.merge_deadline}: expected seconds, 0 or more")
-    if arguments.merge is not None:
-        refuse_strangers(Path(arguments.merge))
 
 
 def _merges(collection: Collection, arguments: argparse.Namespace) -> bool:

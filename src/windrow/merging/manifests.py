@@ -29,7 +29,7 @@ def joined(runs: Sequence[Named]) -> Manifest:
     """Raises UsageError for runs that are not parts of one."""
     first, rest = runs[0], runs[1:]
     for other in rest:
-        _check_behaviour(first, other)
+        check_parts(first, other)
     generations = _generations(runs)
     active = max((manifest.grading.generation for _, manifest in runs if manifest.grading), default=0)
     manifests = [manifest for _, manifest in runs]
@@ -76,6 +76,10 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
                 f"the parts of pass {number} left other blocked domains out, so that tasks may be in none of them or in "
                 f"several; give ranks the same --blocklist-at"
             )
+    if whole.counts.get("pending"):
+        for path, manifest in runs:
+            for rank, share in sorted(_last_said(manifest)):
+                yield f"{path}: rank {rank} had {share:,} left when it last said so; its command again does them"
     for path, manifest in runs:
         if manifest.rescore is not None:
             yield (
@@ -89,7 +93,16 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
             yield f"{path}: a --redo was under way ({redo}); in the merged run, begin it again"
 
 
-def _check_behaviour(one: Named, other: Named) -> None:
+def _last_said(manifest: Manifest) -> Iterable[tuple[int, int]]:
+    """The ranks that have something left to run, as far as their run knows, each with how much."""
+    for ranks in manifest.ranks:
+        for rank, share in ranks.shares.items():
+            if left := share.counts.get("pending"):
+                yield int(rank), left
+
+
+def check_parts(one: Named, other: Named) -> None:
+    """Raises UsageError for two runs that are not parts of one."""
     (path, manifest), (path_, manifest_) = one, other
     if manifest.behaviour.hash != manifest_.behaviour.hash:
         raise UsageError(

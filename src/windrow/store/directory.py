@@ -223,17 +223,17 @@ class GradingSink:
         await self._log.append(self._redactor.line(encode(grading) + b"\n"))
 
 
-def refuse_strangers(path: Path) -> None:
+def refuse_strangers(path: Path, flag: str = "--out") -> None:
     """A directory that holds something else is not made into a run."""
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
-            raise UsageError(f"--out {path}: {place} is a file; give a directory")
+            raise UsageError(f"{flag} {path}: {place} is a file; give a directory")
     if not path.exists() or (path / MANIFEST).exists() or is_unfinished(path):
         return
     others = [p.name for p in path.iterdir() if not _is_ours(p.name)]
     if others and not (path / MANIFEST).exists():  # another rank may have written it just now
         raise UsageError(
-            f"--out {path} holds other files ({', '.join(sorted(others)[:3])}) and no {MANIFEST}; "
+            f"{flag} {path} holds other files ({', '.join(sorted(others)[:3])}) and no {MANIFEST}; "
             f"give a new or empty directory"
         )
 
