@@ -17,7 +17,7 @@ from windrow.records import Json
 MASK = "[redacted]"
 MIN_SECRET_CHARS = 8  # a placeholder such as "none" or "EMPTY" is no secret, and would mask ordinary words
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.I)
 
 
 def is_secret(variable: str) -> bool:

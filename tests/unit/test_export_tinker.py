@@ -17,7 +17,7 @@ import pytest
 import windrow
 from tests.exact import ExactPolicy
 from tests.exporting import exported, said, sampled
-from tests.stores import FAILED, write_run
+from tests.stores import FAILED, collect, rows, write_run
 from tests.unit.test_paths import PATHS, Sent, World
 from tests.worlds import played, world
 from windrow import Completion, Observation, Request, Score, Step, Tool
@@ -334,6 +334,14 @@ def test_iteration_split_and_trace_are_said_or_asked_for(tmp_path: Path) -> None
     [line] = summaries(run, iteration=9, split="eval/held-out", trace="none")
     assert (line["iteration"], line["split"]) == (9, "eval/held-out")
     assert [set(step) for step in line["steps"]] == [STEP - {"trace"}]
+
+
+async def test_each_line_says_of_which_pass_it_is(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for number in (2, 3):
+        await collect(run, tasks=rows(2), samples=1, pass_=number)
+    lines = [(line["iteration"], line["group_idx"], line["traj_idx"]) for line in summaries(run)]
+    assert sorted(lines) == [(2, 0, 0), (2, 1, 0), (3, 0, 0), (3, 1, 0)]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def reward(structured: Any = None, *texts: str) -> float:
         ({"grade": 1, "score": 2}, (), 1.0),
         ({"score": -2, "subscores": {"a": 1}, "weights": {"a": 9}}, (), -2.0),
         ({"reward": True}, (), 1.0),
+        ({"reward": 1, "subscores": {"a": 10**400}}, (), 1.0),
         ({"subscores": {"a": 1, "b": 0.5, "c": 9}, "weights": {"a": 0.5, "b": 1, "d": 3}}, (), 1.0),
         ({"subscores": {}, "weights": {}}, (), 0.0),
         (None, ("well done", '{"other": 1, "score": 0.25, "reward": 1}', '{"reward": 1}'), 0.25),
@@ -49,6 +50,9 @@ def test_a_reward_is_found_in_the_order_in_which_hud_looks(structured, texts, fo
         ({"subscores": {"a": "x"}, "weights": {"a": 1}}, (), "bad_reward"),
         ({"subscores": {"a": 1e308, "b": 1e308}, "weights": {"a": 10, "b": 1}}, (), "bad_reward"),
         (None, ('{"score": "high"}',), "bad_reward"),
+        ({"reward": 10**400}, (), "bad_reward"),
+        (None, (f'{{"score": -1{"0" * 400}}}',), "bad_reward"),
+        ({"reward": float("nan")}, (), "bad_reward"),
     ],
 )
 def test_what_is_no_reward_fails_the_grading(structured, texts, kind) -> None:
@@ -103,13 +107,19 @@ def test_the_model_sees_what_is_allowed_and_then_not_denied(agent, shown) -> Non
 def test_secrets_of_the_environment_are_concealed_and_defaults_are_not(monkeypatch) -> None:
     monkeypatch.setenv("HUD_TEST_KEY", "sk-0123456789")
     monkeypatch.setenv("HUD_TEST_PLACE", "berlin-lisbon")
+    monkeypatch.setenv("HUD_TEST_GUEST", "guest-of-the-house")
+    monkeypatch.setenv("HUD_TEST_DB_PASSWD", "open-sesame")
     monkeypatch.delenv("HUD_TEST_OTHER", raising=False)
     headers = {
         "Authorization": "Bearer ${HUD_TEST_PLACE}",
         "X-Api-Key": "${HUD_TEST_OTHER:nothing-secret}",
-        "X-Place": "${HUD_TEST_PLACE}",
+        "X-Guest": "as ${HUD_TEST_GUEST}",
     }
-    servers = {"a": {"url": "http://h/${HUD_TEST_KEY}", "headers": headers}}
+    servers = {
+        "a": {"url": "http://h/${HUD_TEST_KEY}", "headers": headers},
+        "b": {"command": "serve", "env": {"DB": "${HUD_TEST_DB_PASSWD}"}},
+    }
     hidden: set[str] = set()
     conceal(servers, hidden.add)
-    assert hidden == {"sk-0123456789", "Bearer berlin-lisbon", "berlin-lisbon"}
+    keys = {"sk-0123456789", "open-sesame", "guest-of-the-house"}
+    assert hidden == {*keys, "Bearer berlin-lisbon", "berlin-lisbon"}

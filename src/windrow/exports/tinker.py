@@ -18,6 +18,7 @@ from windrow.contexts import BrokenContext
 from windrow.errors import UsageError
 from windrow.exports.advantages import ADVANTAGES, ALL_THE_SAME
 from windrow.exports.base import Example, Exporter, Invalid, Unfit
+from windrow.exports.passes import Passes
 from windrow.exports.selection import NOT_GRADED
 from windrow.records import Json, Rollout
 from windrow.store.read import RunReader
@@ -29,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Tinker(Exporter):
-    """`split` and `iteration` are said of every line (the task's split, and the run's pass). `trace: none` leaves the conversations out.
+    """`split` and `iteration` are said of every line (the task's split, and the rollout's pass). `trace: none` leaves the conversations out.
     `advantages`: centered or grpo. `mask_parse_errors`: replies that could not be read are not trained."""
 
     needs_groups = True
@@ -61,15 +62,15 @@ class Tinker(Exporter):
 
     def begin(self, run: Path, beside: Sequence[BinaryIO]) -> None:
         [self._datums] = beside
-        of_run = RunReader(run).manifest.config.get("pass") or 0
-        self._form = self._form._replace(iteration=of_run if self._iteration is None else self._iteration)
+        self._passes = Passes(run, RunReader(run).manifest)
 
     def rows(self, example: Example) -> list[dict[str, Json]]:
         rollout = example.rollout
         if rollout.grade in ("pending", "failed") and rollout.status in ("completed", "truncated"):
             raise Unfit(NOT_GRADED)
         try:
-            line = summary_line(rollout, self._form)
+            iteration = self._passes.of(rollout) if self._iteration is None else self._iteration
+            line = summary_line(rollout, self._form._replace(iteration=iteration))
             datums = self._datums_of(example)
         except (BrokenContext, IndexError, struct.error):
             raise Invalid("rollouts whose turns, messages or tokens do not fit together") from None

@@ -5,7 +5,7 @@ There: an error is 0, and so is an answer without a reward. Here both are failed
 
 from __future__ import annotations
 
-import math
+import sys
 
 import msgspec
 
@@ -61,7 +61,7 @@ def find_reward(answer: McpAnswer, tool: str) -> Found:
 
 
 def _reward(value: Json, tool: str) -> float:
-    if isinstance(value, bool | int | float) and math.isfinite(value):
+    if _is_finite(value):
         return float(value)
     raise ScorerError(
         f"the evaluate tool {tool!r} gave {value!r:.80} for a reward, not a finite number",
@@ -72,8 +72,9 @@ def _reward(value: Json, tool: str) -> float:
 
 def _numbers(value: Json) -> dict[str, float]:
     fields = value if isinstance(value, dict) else {}
-    return {
-        name: float(number)
-        for name, number in fields.items()
-        if isinstance(number, bool | int | float) and math.isfinite(number)
-    }
+    return {name: float(number) for name, number in fields.items() if _is_finite(number)}
+
+
+def _is_finite(value: Json) -> bool:
+    """Whether it is a number that a reward can be; JSON has whole numbers that no float holds."""
+    return isinstance(value, bool | int | float) and abs(value) <= sys.float_info.max

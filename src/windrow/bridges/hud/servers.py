@@ -1,6 +1,7 @@
 """The MCP servers of a task, all at once: their tools under the names that HUD gives them, and calls by those names.
 
-`${VAR}` and `${VAR:default}` are taken from the environment when the servers are called for. What they stand for is written nowhere.
+`${VAR}` and `${VAR:default}` are taken from the environment when the servers are called for. A row keeps them as they are; what a header
+or a variable called a key stands for is written nowhere, also where a server says it.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]
 def conceal(config: Mapping[str, Mapping[str, Json]], hide: Callable[[str], None]) -> None:
     """Tell `hide` of every secret of the environment that the servers are given. A default is none: it stands in the row."""
     for server in config.values():
+        in_headers = variables_in(server.get("headers") or {})
         for variable in variables_in(dict(server)):
-            if is_secret(variable) and variable in os.environ:
+            if (is_secret(variable) or variable in in_headers) and variable in os.environ:
                 hide(os.environ[variable])
         for field in ("headers", "env"):
             for name, written in (server.get(field) or {}).items():
