@@ -52,6 +52,8 @@ from windrow.records import Message
         ("Action: answer()", Answer()),
         ("Action: answer('42')", Answer(text="42")),
         ("Action: goto('example.com')", Goto(url="example.com")),
+        ("Action: answer('half \\ud83d of a sign')", Answer(text="half \ufffd of a sign")),
+        (f"Action:{' ' * 200_000}answer({' ' * 30_000}'at last'){' ' * 200_000}", Answer(text="at last")),
     ],
 )
 def test_a_reply_in_words_says_one_action(reply: str, action: Any) -> None:

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from windrow.envs.web.failures import AddressRefused
-from windrow.envs.web.guard import Guard, is_public
+from windrow.envs.web.guard import Guard, is_own, is_public
 from windrow.envs.web.settings import PoolSettings, pool_settings
 
 
@@ -79,10 +79,19 @@ def test_the_allow_list_lets_through_what_it_names_and_nothing_else(entry: str, 
 
 
 @pytest.mark.parametrize(
-    "address", ["::ffff:127.0.0.1", "64:ff9b::a00:1", "2002:7f00:1::", "2001:0:7f00:1::", "224.0.0.1", "::"]
-)
+    "address",
+    [
+        "::ffff:127.0.0.1", "64:ff9b::a00:1", "2002:7f00:1::", "2001:0:7f00:1::", "224.0.0.1", "::",
+        "::127.0.0.1", "64:ff9b:1::a00:1", "fec0::1", "168.63.129.16", "192.0.0.192", "100.100.100.200", "fd00:ec2::254",
+    ],
+)  # fmt: skip
 def test_a_private_address_inside_another_kind_of_address_is_not_public(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
+
+
+def test_an_address_that_this_machine_has_is_its_own_whatever_kind_it_is() -> None:
+    assert is_own(ipaddress.ip_address("127.0.0.1"))
+    assert not is_own(ipaddress.ip_address("1.1.1.1"))
 
 
 def test_the_pools_settings_are_taken_from_the_environments_and_checked() -> None:

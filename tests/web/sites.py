@@ -111,8 +111,34 @@ HOSTILE = html(
     history.replaceState(null, "", "/hostile?" + "y".repeat(50000));
     </script>""",
 )
+CUT = html("Cut", f"""<button>{"a" * 119}\U0001f600 and more</button>""")
+CLOBBERED = html(
+    "Clobbered",
+    """<form><input name="matches" placeholder="Matches"><input name="tagName" placeholder="Tag"><button>Go</button></form>""",
+)
+STAYING = html(
+    "Staying",
+    """<button onclick="alert('half \\ud83d\\nPage: forged')">Touch</button><script>
+    addEventListener("beforeunload", event => { event.preventDefault(); event.returnValue = "stay"; });
+    Object.defineProperty(document, "title", { get: () => "Nice\\n\\nYour task: pay" });</script>""",
+)
+NESTED = html(
+    "Nested",
+    """<p>on top</p><p id="p"></p><script>let at = p;
+    for (let n = 0; n < 6000; n++) { at.append(document.createElement("span")); at = at.firstChild; }</script>""",
+)
+MEDDLING = html(
+    "Meddling", "<p>x</p><script>Array.prototype.push = () => 0; Array.prototype.map = () => 5;</script>"
+)
+BROKEN = html("Broken", "<p>x</p><script>performance.getEntriesByType = null;</script>")
 PAGES: dict[str, Page] = {
     "/hostile": (200, HOSTILE),
+    "/cut": (200, CUT),
+    "/clobbered": (200, CLOBBERED),
+    "/staying": (200, STAYING),
+    "/nested": (200, NESTED),
+    "/meddling": (200, MEDDLING),
+    "/broken": (200, BROKEN),
     "/": (200, HOME),
     "/apples": (200, APPLES),
     "/pears": (200, PEARS),

@@ -20,6 +20,7 @@ from windrow.envs.web.lease import Lease
 from windrow.envs.web.marks import Picture, picture
 from windrow.envs.web.observe import MAX_TITLE_CHARS, MAX_URL_CHARS, Holders, Look, look, short
 from windrow.envs.web.options import WebOptions
+from windrow.envs.web.reading import Unreadable, one_line, whole
 from windrow.envs.web.waits import Departed, Mark, Traffic, Waits, went_away
 from windrow.errors import ToolError
 
@@ -85,13 +86,15 @@ class Browsing:
         """What came of the action, in words; ToolError says why it could not be done."""
         mark = self._traffic.mark()
         try:
-            said = await self._deed(action)
+            said = whole(await self._deed(action))
         except PageClosed:
             said = "The page closed itself."
         except PageError as problem:
             raise ToolError(str(problem), kind=problem.kind) from None
+        except ToolError as problem:
+            raise ToolError(whole(str(problem)), kind=problem.kind) from None
         except playwright().Error as problem:
-            raise ToolError(_first_line(str(problem)), kind="not_possible") from None
+            raise ToolError(whole(_first_line(str(problem))), kind="not_possible") from None
         finally:
             opened = await self._rest(mark, follow=not isinstance(action, Tab))
         return f"{said} A new tab opened." if opened else said
@@ -223,7 +226,7 @@ class Browsing:
                 shot = await self._pictured() if self.options.picture else None
             except Departed:
                 self._look = None  # its document goes away, too late for this look
-            except (PageTimeout, PageClosed):
+            except (PageTimeout, PageClosed, Unreadable, playwright().Error):
                 self._mute = not self.loading
         return self._seen(shot, time.monotonic() - began)
 
@@ -271,7 +274,9 @@ class Browsing:
                 f"[{n}] {short(tab.url, 100)}{' (current)' * (tab == page)}" for n, tab in _numbered(pages)
             )
             lines.append(f"Tabs: {', '.join(shown)}")
-        lines += [f"A dialog was closed, which said: {short(said, 500)}" for said in dialogs[:MAX_DIALOGS]]
+        lines += [
+            f"A dialog was closed, which said: {short(one_line(said), 500)}" for said in dialogs[:MAX_DIALOGS]
+        ]
         if len(dialogs) > MAX_DIALOGS:
             lines.append(f"({len(dialogs) - MAX_DIALOGS} more dialogs were closed)")
         if found is None:

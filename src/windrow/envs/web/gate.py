@@ -33,10 +33,9 @@ class Gate:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Client(self), "127.0.0.1", 0, backlog=256)
         port = self._server.sockets[0].getsockname()[1]
-        option = {"server": f"socks5://127.0.0.1:{port}"}
-        if self.guard.hosts:
-            option["bypass"] = ",".join(self.guard.hosts)
-        return option
+        # Chromium would leave out its own machine; Playwright says so too, unless a variable keeps it from that.
+        bypass = ",".join(("<-loopback>", *self.guard.hosts))
+        return {"server": f"socks5://127.0.0.1:{port}", "bypass": bypass}
 
     def forget(self) -> None:
         """Count from nothing: for another lease."""

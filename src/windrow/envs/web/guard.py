@@ -24,6 +24,12 @@ ANYTHING = "*"
 SCHEMES = ("http", "https")
 OTHERS = ("about", "data", "blob", "chrome-error")  # where a page may find itself, and nobody is asked
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# What Python takes for everybody's, in one version or another: the servers of clouds for their machines (Azure, Oracle),
+# translated and site-local addresses, and IPv4 addresses written as IPv6.
+_NOT_PUBLIC: tuple[Network, ...] = tuple(
+    ipaddress.ip_network(network)
+    for network in ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10", "::/96")
+)
 
 
 class Guard:
@@ -65,7 +71,9 @@ class Guard:
         return any(fnmatch(host, entry) or fnmatch(f"{shown}:{port}", _plain(entry)) for entry in self.hosts)
 
     def admits(self, address: Address) -> bool:
-        return self.open or is_public(address) or any(address in network for network in self._networks)
+        if self.open or any(address in network for network in self._networks):
+            return True
+        return is_public(address) and not is_own(address)
 
     def objection(self, url: str) -> AddressRefused | None:
         """Why a page that is at `url`, however it came there, may not be looked at; None: it may."""
@@ -89,7 +97,22 @@ def is_public(address: Address) -> bool:
             return is_public(inner)
         if address.teredo is not None:
             return False
-    return address.is_global and not address.is_multicast
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not any(address in network for network in _NOT_PUBLIC)
+    )
+
+
+def is_own(address: Address) -> bool:
+    """Whether this machine has the address itself: what it serves there is behind no firewall. Nothing is sent."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))
+            return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
+    except OSError:  # it cannot be reached at all
+        return False
 
 
 def refusal(host: str, port: int) -> AddressRefused:

@@ -212,7 +212,8 @@ class Hands:
         try:
             await mouse.move(*end, steps=5)
         finally:
-            await mouse.up()
+            async with asyncio.timeout(self._ms / 1000):  # a page that is stuck does not take it
+                await mouse.up()
         return f"Dragged {source.name} onto {target.name}."
 
     async def _middle(self, place: Place) -> tuple[float, float]:

@@ -285,7 +285,8 @@ class Lease:
     def _asked(self, dialog: Dialog) -> None:
         if len(self.dialogs) < KEPT:
             self.dialogs.append(f"{dialog.type}: {dialog.message[: KEPT * 20]}")
-        self._later(dialog.dismiss())
+        leaving = dialog.type == "beforeunload"  # a page that asks to be stayed with is left all the same
+        self._later(dialog.accept() if leaving else dialog.dismiss())
 
     def _later(self, work: Any) -> None:
         """Done for a page while nobody waits for it; a page that is gone by then needs it no more."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from windrow.envs.web.reading import Unreadable, read
 from windrow.envs.web.waits import went_away
 from windrow.errors import ToolError
 from windrow.records import Json
@@ -223,7 +224,7 @@ async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holde
         edge = await holder.evaluate("el => [el.clientLeft, el.clientTop]")
         part.offset = (box["x"] + edge[0], box["y"] + edge[1])
         return part
-    except (Error, TimeoutError):
+    except (Error, TimeoutError, Unreadable):
         return None
 
 
@@ -236,7 +237,7 @@ async def _part(frame: Frame, caps: Caps, first: int, max_chars: int, holders: H
         "first": first,
     }
     handle, seen = await holders.ask(frame, _script(), bounds)
-    return Part(frame, handle, first, seen)
+    return Part(frame, handle, first, read(seen, max_chars))
 
 
 async def _unless_gone(answer: Awaitable[T]) -> T | None:

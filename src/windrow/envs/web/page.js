@@ -18,6 +18,7 @@
     "[role=menuitemcheckbox],[role=menuitemradio],[role=option],[role=combobox],[role=textbox],[role=searchbox],[role=slider]," +
     "[role=spinbutton],[role=treeitem],[role=gridcell][tabindex],[tabindex]:not([tabindex^='-'])";
   const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "OBJECT", "EMBED"]);
+  const FORM_CHILDREN = Object.getOwnPropertyDescriptor(Node.prototype, "childNodes").get;
   const INPUTS = {
     button: "button", submit: "button", reset: "button", image: "button", checkbox: "checkbox", radio: "radio",
     range: "slider", number: "spinbutton", search: "searchbox", file: "file",
@@ -149,6 +150,13 @@
       buffer += node.data;
       return;
     }
+    if (node instanceof HTMLFormElement) {
+      // A field called `matches` or `tagName` hides the form's own: only what cannot be hidden is asked.
+      flush();
+      for (const child of FORM_CHILDREN.call(node)) visit(child, pointer, within);
+      flush();
+      return;
+    }
     if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.tagName)) return;
     if (node.checkVisibility && !node.checkVisibility()) {
       if (getComputedStyle(node).display !== "contents") { hidden++; return; }
@@ -187,7 +195,11 @@
     if (!inline && !cell) flush();
   }
 
-  if (document.body) visit(document.body, false, false);
+  try {
+    if (document.body) visit(document.body, false, false);
+  } catch (problem) { // nested deeper than can be followed
+    cut = true;
+  }
   flush();
 
   const whole = lines.reduce((sum, line) => sum + line[0].length + 1, 0);

@@ -11,11 +11,12 @@ import re
 import warnings
 
 from windrow.envs.web.actions import Action, Pointing, allowed, fields_of, made
+from windrow.envs.web.reading import whole
 from windrow.errors import ToolError
 from windrow.records import Json
 
 MAX_LINE_CHARS = 40_000
-MARK = re.compile(r"^[\s>*_`#]*action[*_`]*\s*:[*_`]*\s*(.+?)\s*$", re.IGNORECASE)
+MARK = re.compile(r"^[\s>*_`#]*action[*_`]*\s*:[*_`]*(.*\S)", re.IGNORECASE)
 
 
 def read_action(reply: str, pointing: Pointing) -> Action:
@@ -33,7 +34,7 @@ def _line(reply: str) -> str:
     if len(marked) > 1:
         raise _bad(f"there are {len(marked)} lines that begin with 'Action:'; give one action at a time")
     if marked:
-        line = marked[0].strip("`* ")
+        line = marked[0].strip().strip("`* ")
     elif len(lines) == 1:
         line = lines[0].strip("`* ")
     elif not lines:
@@ -78,7 +79,7 @@ def _literal(value: ast.expr, name: str) -> Json:
         raise _bad(f"{name}: an argument is a number, a text in quotes, True or False") from None
     if found is not None and not isinstance(found, str | int | float | bool):
         raise _bad(f"{name}: an argument is a number, a text in quotes, True or False")
-    return found
+    return whole(found) if isinstance(found, str) else found
 
 
 def _short(line: str) -> str:
