@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,11 @@ def test_a_plain_endpoint_is_fine_and_says_what_it_lacks(capsys: pytest.CaptureF
     assert {found[name] for name in ("logprobs", "token ids", "capture", "seeds", "tools")} == {"--"}
 
 
-def test_an_endpoint_that_refuses_is_a_finding_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_endpoint_that_refuses_is_a_finding_and_exit_1_and_no_connection_is_left(
+    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
     with ModelServer("5", api_key="sk-right-key-123") as server:
         assert main(["doctor", "--model", "stub", "--base-url", server.url]) == 1
     assert marks(capsys)["endpoint"] == "!!"
+    gc.collect()  # who goes without closing it says so
+    assert [str(warning.message) for warning in recwarn if "Unclosed" in str(warning.message)] == []

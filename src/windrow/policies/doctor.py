@@ -41,12 +41,11 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(policy: ChatPolicy) -> list[Finding]:
     """Reach the endpoint, then ask for usage, logprobs, token ids, seeds and tools. Never raises for what it finds."""
     try:
-        await policy.open()
-    except EndpointError as problem:
-        return [Finding("endpoint", False, str(problem))]
-    finally:
+        try:
+            await policy.open()
+        except EndpointError as problem:
+            return [Finding("endpoint", False, str(problem))]
         started = time.monotonic()
-    try:
         plain = await _ask(policy, {"temperature": 0, "max_tokens": 8})
         if isinstance(plain, str):
             return [Finding("endpoint", False, plain)]
