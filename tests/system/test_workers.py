@@ -50,6 +50,29 @@ class Noisy(Env):
 """
 
 
+TELLING = """
+from windrow import Env, Observation, Score, Step
+
+KEY = "sk-0123456789-told"
+
+class Telling(Env):
+    version = 1
+
+    async def reset(self, task):
+        self.ctx.conceal(KEY)
+        return Observation([{"role": "user", "content": f"the key is {KEY}"}])
+
+    async def step(self, reply, results):
+        return Step(done=True)
+
+def quoting(task, reply):
+    return Score(1.0, evidence=f"it said {reply}")
+
+quoting.after_commit = True
+quoting.version = 1
+"""
+
+
 def reply(body: dict[str, Any], n: int) -> Any:
     number = int(prompt_of(body).split()[-1])
     if number == 7:
@@ -272,6 +295,21 @@ def test_what_an_environment_prints_does_not_reach_the_stream_of_rollouts(
     assert all(rollout["messages"] and rollout["task"]["data"] for rollout in rollouts)
     assert len(rollouts) == 6
     assert "this is not JSON" in ended.err
+
+
+def test_what_an_environment_conceals_in_a_worker_is_in_no_verdict_of_the_parent(
+    project: Callable[..., Project],
+) -> None:
+    home = project(lambda body, n: prompt_of(body))
+    home.module("telling", TELLING)
+    home.tasks({"prompt": f"what is {n}"} for n in range(4))
+    ended = home.collect(
+        "--workers", "2", "--env", "telling:Telling", "--scorer", "telling:quoting", "--json"
+    )
+    assert ended.code == 0, ended.err
+    files = [file.read_text() for file in home.run.rglob("*") if file.is_file()]
+    assert not any("sk-0123456789" in text for text in (*files, ended.out, ended.err))
+    assert any("it said the key is [redacted]" in text for text in files)
 
 
 def test_a_budget_and_the_limit_of_an_environment_hold_over_all_workers(

@@ -43,7 +43,7 @@ from windrow.engine.run import Scheduler, first_of
 from windrow.engine.waiting import Waiting
 from windrow.engine.world import World
 from windrow.errors import WindrowError
-from windrow.records import Rollout
+from windrow.records import Rollout, decode_rollout, encode
 from windrow.secrets import Redactor
 from windrow.store.directory import RolloutSink, RunDirectory
 from windrow.tasks.plan import Slot
@@ -154,7 +154,14 @@ class _Worker:
         told = finished.rollouts
         if not self._start.whole:
             told = tuple(rollout if rollout.grade == "pending" else _counts(rollout) for rollout in told)
+        told = tuple(self._without_secrets(rollout) for rollout in told)
         await self._channel.send(Durable(finished.slot.number, finished.settled, told))
+
+    def _without_secrets(self, rollout: Rollout) -> Rollout:
+        """As it stands in the log: the parent does not know what environments have concealed here."""
+        line = encode(rollout)
+        clean = self._redactor.line(line)
+        return rollout if clean is line else decode_rollout(clean)
 
     def _warn(self, message: str) -> None:
         self._channel.post(Warned(self._redactor.text(message)))
