@@ -204,3 +204,21 @@ def test_a_merge_says_whose_share_was_not_done(
     assert main([*command, "--rank", "1"]) == 0
     assert main(["merge", *parts, "-o", str(tmp_path / "all"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_was_not_there_for_the_last_pass_is_noticed(
+    tmp_path: Path, scripted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*scripted, "--world-size", "2", "--out", str(tmp_path / "part.{rank}")]
+    parts = [str(tmp_path / f"part.{rank}") for rank in range(2)]
+    merging = ["merge", *parts, "-o", str(tmp_path / "all"), "--quiet"]
+    assert main([*command, "--rank", "0"]) == main([*command, "--rank", "1"]) == 0
+    assert main([*command, "--rank", "0", "--iteration", "1"]) == 0
+    main(merging)
+    said = capsys.readouterr()
+    assert "the ranks had different tasks, samples or passes to share" in said.err
+    assert "2 of 4 done" in said.out
+    assert main([*command, "--rank", "1", "--iteration", "1"]) == 0
+    main(merging)
+    said = capsys.readouterr()
+    assert (said.err, "4 of 4 done" in said.out) == ("", True)

@@ -167,6 +167,7 @@ def test_an_iteration_is_counted_and_written_alone(tmp_path: Path, capsys: Any) 
     assert main(["stats", str(run), "--as", "webgym", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["webgym"]["total_trajectories"] == 4
     assert len(exported(run, tmp_path / "last.jsonl")) == 2
+    assert main(["stats", str(run), "--as", "webgym", "--iteration", "-1"]) == 2
     assert len(exported(run, tmp_path / "first.jsonl", iteration=0)) == 1
     with pytest.raises(ExportError, match="4 of another iteration"):
         exported(run, tmp_path / "none.jsonl", iteration=9)

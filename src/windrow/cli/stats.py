@@ -89,6 +89,8 @@ def _aggregate(arguments: argparse.Namespace) -> int:
 def _as_webgym(arguments: argparse.Namespace) -> int:
     from windrow.bridges.webgym.report import report
 
+    if arguments.iteration is not None and arguments.iteration < 0:
+        raise UsageError(f"--iteration {arguments.iteration}: expected a number from 0 on")
     found = report(arguments.run, iteration=arguments.iteration)
     print(msgspec.json.encode(found.plain()).decode() if arguments.json else found.text())
     return 0

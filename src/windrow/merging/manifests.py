@@ -20,6 +20,7 @@ from windrow.tasks.draw import Draw
 from windrow.version import __version__
 
 NOT_OF_THE_WHOLE = ("out", "rank", "world_size", "rank_weights")  # of a call's part
+GREATEST = ("samples", "pass")  # of what the parts differ in, the most
 ALONE = Ranks([1.0], [0])  # a run that shares its tasks with no other
 
 Named = tuple[Path, Manifest]
@@ -76,6 +77,11 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
                 f"the parts of pass {number} left other blocked domains out, so that tasks may be in none of them or in "
                 f"several; give ranks the same --blocklist-at"
             )
+    if len({ranks.plan for _, manifest in runs for ranks in manifest.ranks if ranks.plan}) > 1:
+        yield (
+            "the ranks had different tasks, samples or passes to share, so that some may be in none of the runs: the same "
+            "command for each of them does the rest"
+        )
     if whole.counts.get("pending"):
         for path, manifest in runs:
             for rank, share in sorted(_last_said(manifest)):
@@ -134,18 +140,20 @@ def _generations(runs: Sequence[Named]) -> dict[int, Fingerprint]:
 
 
 def _config(manifests: Sequence[Manifest]) -> dict[str, Json]:
-    """That of a run which is graded as the merged one is; with the most samples of any."""
+    """That of a run which is graded as the merged one is; with the most samples of any, and the last pass."""
     whole = [
         (-(manifest.grading.generation if manifest.grading else 0), _of_the_whole(manifest.config))
         for manifest in manifests
     ]
     chosen: dict[str, Json] = min(whole, key=lambda found: (found[0], canonical(found[1])))[1]
-    samples = [manifest.config["samples"] for manifest in manifests if "samples" in manifest.config]
-    return {**chosen, "samples": max(samples)} if samples else chosen
+    for key in GREATEST:
+        if found := [manifest.config[key] for manifest in manifests if key in manifest.config]:
+            chosen[key] = max(found)
+    return chosen
 
 
 def _of_the_whole(config: Mapping[str, Json]) -> dict[str, Json]:
-    return {key: value for key, value in config.items() if key not in (*NOT_OF_THE_WHOLE, "samples")}
+    return {key: value for key, value in config.items() if key not in (*NOT_OF_THE_WHOLE, *GREATEST)}
 
 
 def _ranks(runs: Sequence[Named]) -> list[Ranks]:
