@@ -38,8 +38,10 @@ class Redactor:
         self._bytes: list[bytes] = []  # the same, in an encoded line
 
     def add(self, secret: str) -> None:
+        secret = secret.strip()  # a variable may end with a newline, which nobody repeats
         if len(secret) >= MIN_SECRET_CHARS and secret not in self._forms:
             self._forms += sorted({secret, _escaped(secret).decode(), secret.replace("/", "\\/")})
+            self._forms.sort(key=len, reverse=True)  # of one that begins as another does, nothing is left
             self._bytes = [_escaped(form) for form in self._forms]
 
     @property

@@ -272,3 +272,11 @@ def test_any_key_is_taken_out_of_any_line_and_the_rest_stays(key: str, text: str
         return json.dumps(held, ensure_ascii=False).encode() + b"\n"
 
     assert json.loads(redactor.line(line(key))) == json.loads(line(MASK))
+
+
+def test_a_secret_is_known_without_the_newline_at_its_end_and_whole_where_another_begins_it() -> None:
+    for secrets in (["sk-01234567\n", "sk-01234567-and-more"], ["sk-01234567-and-more", " sk-01234567"]):
+        redactor = Redactor()
+        for secret in secrets:
+            redactor.add(secret)
+        assert redactor.text("sk-01234567, sk-01234567-and-more") == f"{MASK}, {MASK}"
