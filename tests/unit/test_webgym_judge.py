@@ -232,3 +232,17 @@ def test_the_same_screen_twice_in_a_row_is_one_view_and_text_stands_in_for_scree
     pages = [Message(role="user", content=text, origin="env") for text in ("page 1", "page 2")]
     said = Message(role="assistant", content="click 1", origin="policy")
     assert [view.parts[0]["text"] for view in views_of([pages[0], said, pages[1]])] == ["page 1", "page 2"]
+
+
+def test_what_the_agent_was_told_of_its_own_words_is_nothing_that_it_saw() -> None:
+    told = (
+        "Your task: find the tower.",
+        "Page: Towers\nURL: http://x/\n\nUlm",
+        "Nothing was done: 'It is 161 m tall.' is not an action.",
+        "Typed '161 m' into [1] textbox.\n\nPage: Found\nURL: http://x/\n\nnothing",
+    )
+    messages = [Message(role="user", content=text, origin="env") for text in told]
+    assert [view.parts[0]["text"] for view in views_of(messages)] == [
+        "Page: Towers\nURL: http://x/\n\nUlm",
+        "Page: Found\nURL: http://x/\n\nnothing",
+    ]

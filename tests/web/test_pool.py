@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ import pytest_asyncio
 from tests.web.origins import Origin, Reply
 from tests.web.pools import LONG_S, NEVER, alive, pooled, renderers, until
 from windrow.envs.web import fleet
+from windrow.envs.web.env import WebEnv
 from windrow.envs.web.failures import BrowserGone, LeaseLost, PageClosed, PageTimeout
+from windrow.envs.web.launch import launch
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.pool import BrowserPool, browsers, close_browsers
 from windrow.envs.web.reaper import below
+from windrow.envs.web.settings import pool_settings
 from windrow.errors import OutageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -280,6 +284,23 @@ async def test_a_browser_that_does_not_start_stops_the_run_and_says_why(
         with pytest.raises(OutageError, match="no browser to execute"):
             async with pool.lease(seconds=LONG_S):
                 pass
+
+
+async def test_a_browser_that_finds_no_room_is_infrastructures_and_none_of_the_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    nobody: Any = None  # the driver is not asked
+    with pytest.raises(BrowserGone, match="did not start: there is no place for its folder"):
+        await launch(nobody, pool_settings({"chromium": sys.executable}))
+
+
+async def test_a_run_that_ends_leaves_the_browsers_of_others_alone() -> None:
+    ours, theirs = {"browsers": 1}, {"browsers": 3}
+    pools = [await browsers(ours), await browsers(theirs)]
+    await WebEnv.finish(ours)
+    assert [await browsers(ours) is pools[0], await browsers(theirs) is pools[1]] == [False, True]
+    await close_browsers()
 
 
 async def test_one_pool_a_process_and_settings_and_nothing_is_left_of_it() -> None:

@@ -142,10 +142,12 @@ async def _go_until_refused(lease: Any, url: str, never: Origin) -> None:
 async def test_what_pages_load_is_bounded() -> None:
     with Origin({"/big": Reply(b"x" * (3 << 20))}) as site:
         async with pooled(allow=["127.0.0.0/8"], max_traffic_mb=1) as pool:
-            async with pool.lease(seconds=LONG_S) as lease:
+            async with pool.lease(seconds=LONG_S, reuse="same") as lease:
                 await lease.goto(site.url())
                 load = "fetch('/big').then(reply => reply.text()).then(text => text.length, () => 'cut off')"
                 assert await lease.do("page", lambda page: page.evaluate(load)) == "cut off"
                 assert "more than 1 MB (max_traffic_mb)" in str(lease.refused[-1])
-            async with pool.lease(seconds=LONG_S) as lease:
+                with pytest.raises(AddressRefused, match="more than 1 MB"):
+                    await lease.goto(site.url("/more"))
+            async with pool.lease(seconds=LONG_S, reuse="same") as lease:  # what is spent is not used again
                 await lease.goto(site.url())

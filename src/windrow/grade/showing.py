@@ -70,8 +70,8 @@ def as_text(sections: Sequence[Section]) -> str:
     return "\n\n".join(f"{who}: {text}" for who, text in sections)
 
 
-def framed(sections: Sequence[Section]) -> tuple[str, str]:
-    """(the material between its markers, the marker)."""
-    marker = digest([list(section) for section in sections])[:MARKER_CHARS]
+def framed(sections: Sequence[Section], *, beside: Sequence[str] = ()) -> tuple[str, str]:
+    """(the material between its markers, the marker). `beside`: what else is shown, and must not hold the marker either."""
+    marker = digest([*(list(section) for section in sections), *beside])[:MARKER_CHARS]
     parts = [f"--- {marker}: {who}\n{text}" for who, text in sections]
     return "\n".join([*parts, f"--- {marker}: end"]), marker

@@ -20,6 +20,7 @@ from windrow.blobs import is_blob
 from windrow.config import PolicyConfig
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, ScoreContext
+from windrow.envs.web.prompt import page_in
 from windrow.errors import ScorerError
 from windrow.grade.panel import JUDGE, JudgingScorer, read_settings, together
 from windrow.grade.readings import read_mark
@@ -142,7 +143,9 @@ class _Asking:
         self, text: str, views: Sequence[View], about: str, *, judge: str = JUDGE, **material: str
     ) -> bool:
         facts = "\n".join(f"- {fact}" for fact in self._facts)
-        given, marker = framed([("the task", self._task), ("the facts", facts), *material.items()])
+        given, marker = framed(
+            [("the task", self._task), ("the facts", facts), *material.items()], beside=_texts(views)
+        )
         head = f"{_MATERIAL.format(marker=marker)}\n\n{given}\n\n{text}\n\n{_FORM}"
         content: list[Part] = [{"type": "text", "text": head}]
         for view in views:
@@ -157,15 +160,20 @@ class _Asking:
 
 
 def views_of(messages: Sequence[Message]) -> list[View]:
-    """What the agent saw, in order, from 1 on, each once in a row: screenshots, or where there are none, pages as text."""
+    """What the agent saw, in order, from 1 on, each once in a row: screenshots, or where there are none, pages as text.
+
+    What it was told of its own actions quotes it, and is no page: an answer must not be grounded in the agent's words.
+    """
     found = [[part for part in m.content if is_blob(part)] for m in messages if isinstance(m.content, list)]
     pictures = [parts for parts in found if parts]
     if not pictures:
-        pictures = [
-            [{"type": "text", "text": message.text}]
+        said = [
+            message.text
             for message in messages
             if message.origin in ("env", "tool", "task") and message.role != "system" and message.text
         ]
+        pages = [page for text in said if (page := page_in(text)) is not None]
+        pictures = [[{"type": "text", "text": text}] for text in pages or said]
     changed = [parts for n, parts in enumerate(pictures) if n == 0 or parts != pictures[n - 1]]
     return [View(number, parts) for number, parts in enumerate(changed, 1)]
 
@@ -188,6 +196,10 @@ def facts_of(task: Task) -> list[str]:
     facts = task.get("facts")
     given = [fact for fact in facts if _text(fact)] if isinstance(facts, list) else []
     return given or ["What the task asks for has been done, all of it."]
+
+
+def _texts(views: Sequence[View]) -> list[str]:
+    return [str(part["text"]) for view in views for part in view.parts if "text" in part]
 
 
 def _text(value: Json) -> str | None:

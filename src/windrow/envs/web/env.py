@@ -81,7 +81,7 @@ class WebEnv(Env):
 
     @classmethod
     async def finish(cls, settings: Mapping[str, Json]) -> None:
-        await close_browsers()
+        await close_browsers(settings)  # another run of this process may have others
 
     # -- the episode
 

@@ -37,6 +37,11 @@ class Gate:
         bypass = ",".join(("<-loopback>", *self.guard.hosts))
         return {"server": f"socks5://127.0.0.1:{port}", "bypass": bypass}
 
+    @property
+    def spent(self) -> bool:
+        """Whether it was closed because too much came in."""
+        return self.bytes > self._max_bytes
+
     def forget(self) -> None:
         """Count from nothing: for another lease."""
         self.refused, self.refusals, self.unreached, self.bytes = [], 0, None, 0

@@ -146,11 +146,8 @@ async def launch(driver: Playwright, settings: PoolSettings) -> Chromium:
     """Start a Chromium that does not outlive this process, however that ends."""
     path = _executable_of(settings)
     sandbox = settings.sandbox if settings.sandbox is not None else os.getuid() != 0
-    folder = Path(tempfile.mkdtemp(prefix="windrow-browser-"))
+    folder = _folder(path)
     script = folder / "chromium"
-    command = [sys.executable, "-I", reaper.__file__, str(os.getpid()), str(folder), str(path)]
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-    script.chmod(0o700)
     try:
         browser = await driver.chromium.launch(
             executable_path=script,
@@ -166,7 +163,24 @@ async def launch(driver: Playwright, settings: PoolSettings) -> Chromium:
     except playwright().Error as problem:
         shutil.rmtree(folder, ignore_errors=True)
         raise _not_started(path, sandbox, str(problem)) from None
-    return Chromium(browser, int((folder / "pid").read_text()), str(path), folder)
+    try:
+        pid = int((folder / "pid").read_text())
+    except OSError:  # it has died meanwhile, and its folder is gone
+        raise _not_started(path, sandbox, "it died at once") from None
+    return Chromium(browser, pid, str(path), folder)
+
+
+def _folder(path: Path) -> Path:
+    """A browser's own folder, with what starts it in there."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="windrow-browser-"))
+        script = folder / "chromium"
+        command = [sys.executable, "-I", reaper.__file__, str(os.getpid()), str(folder), str(path)]
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        script.chmod(0o700)
+    except OSError as problem:
+        raise _not_started(path, False, f"there is no place for its folder: {problem}") from None
+    return folder
 
 
 async def connect(driver: Playwright, url: str, settings: PoolSettings) -> Chromium:

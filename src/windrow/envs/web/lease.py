@@ -245,6 +245,8 @@ class Lease:
             self.end(BrowserGone(f"the browser {self.place.member.chromium.where} died"))
         if self.lost is not None:
             return self.lost
+        if self.gate is not None and self.gate.spent and "net::ERR_" in said:
+            return self.gate.refused[-1]
         if self.gate is None or "net::ERR_SOCKS" not in said:
             return problem
         return self.gate.refused[-1] if self.gate.refusals > refusals else self.gate.unreached or problem

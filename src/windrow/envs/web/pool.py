@@ -193,7 +193,8 @@ class BrowserPool:
         self._counts["crashed_pages"] += lease.crashed
         self._counts["expired"] += lease.expired
         member.crashes += lease.crashed
-        again = reuse if lease.lost is None and member.retired is None else None
+        spent = lease.gate is not None and lease.gate.spent  # nothing would load there any more
+        again = reuse if lease.lost is None and member.retired is None and not spent else None
         place = lease.give_back()
         try:
             if again is not None and await place.sweep():

@@ -106,5 +106,13 @@ def in_view(messages: Sequence[Message], history: int | None) -> list[tuple[int,
     return ranges
 
 
+def page_in(text: str) -> str | None:
+    """The page that a message shows, without what came of the action before it; None where it shows none."""
+    if text.startswith(PAGE):
+        return text
+    _, found, page = text.partition(f"\n\n{PAGE}")
+    return f"{PAGE}{page}" if found else None
+
+
 def _is_page(message: Message) -> bool:
     return message.origin in ("task", "env") and message.role == "user" and message.text.startswith(PAGE)
