@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.stores import collect, contents, folder_in_memory, open_run, rows
+from tests.stores import collect, contents, echo, folder_in_memory, open_run, rows
 from tests.tracking import FakeWandb
 from windrow.cli.main import main
 from windrow.collector import run_collection
 from windrow.engine.control import Control
 from windrow.errors import PolicyError
 from windrow.joining import Others
+from windrow.merging import merge
 from windrow.policies.base import Request
 
 WEIGHTS = {"world_size": 3, "rank_weights": [2, 1, 1], "tasks": rows(8), "samples": 1}
@@ -192,18 +193,23 @@ def test_a_merge_into_a_run_of_other_behaviour_is_refused_before_anything_is_col
     assert not out.exists()
 
 
-def test_a_merge_says_whose_share_was_not_done(
-    tmp_path: Path, scripted: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = [*scripted, "--world-size", "2", "--out", str(tmp_path / "part.{rank}")]
-    assert main([*command, "--rank", "0"]) == 0
-    assert main([*command, "--rank", "1", "--budget-tokens", "1", "--concurrency", "2"]) == 3
-    parts = [str(tmp_path / f"part.{rank}") for rank in range(2)]
-    assert main(["merge", *parts, "-o", str(tmp_path / "all"), "--quiet"]) == 0
-    assert "part.1: rank 1 had 1 left when it last said so" in capsys.readouterr().err
-    assert main([*command, "--rank", "1"]) == 0
-    assert main(["merge", *parts, "-o", str(tmp_path / "all"), "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
+async def test_a_merge_says_whose_share_was_not_done(folder: Path) -> None:
+    ranked: dict[str, Any] = {"world_size": 2, "tasks": rows(6), "samples": 1, "concurrency": 1}
+    parts = [folder / f"part.{rank}" for rank in range(2)]
+    control = Control()
+
+    def stop_soon(request: Request) -> str:
+        control.stop()
+        return echo(request)
+
+    await collect(parts[0], rank=0, **ranked)
+    summary, _ = await collect(parts[1], rank=1, control=control, answer=stop_soon, **ranked)
+    said: list[str] = []
+    assert merge(parts, folder / "all", on_warning=said.append).done == 6 - summary.pending
+    assert any(f"part.1: rank 1 had {summary.pending} left when it last said so" in text for text in said)
+    said.clear()
+    await collect(parts[1], rank=1, **ranked)
+    assert (merge(parts, folder / "all", on_warning=said.append).done, said) == (6, [])
 
 
 def test_a_rank_that_was_not_there_for_the_last_pass_is_noticed(
