@@ -302,3 +302,5 @@ def test_only_the_last_pages_stay_in_view() -> None:
     assert in_view(messages, 9) == [(0, 12)]
     assert in_view(messages, 1) == [(0, 2), (3, 5), (6, 8), (9, 12)]
     assert in_view(messages, 2) == [(0, 2), (3, 5), (6, 12)]
+    messages[1] = message("user", "Page: that is what my task begins with", "task")
+    assert in_view(messages, 1) == [(0, 2), (3, 5), (6, 8), (9, 12)]

@@ -93,7 +93,10 @@ def joined(said: str, page: dict[str, Any], *, apart: bool) -> list[dict[str, An
 
 def in_view(messages: Sequence[Message], history: int | None) -> list[tuple[int, int]]:
     """The ranges of all messages but the pages before the last `history`."""
-    pages = [number for number, message in enumerate(messages) if _is_page(message)]
+    opening = sum(
+        message.origin == "task" for message in messages
+    )  # the first page is the last of it, whatever a task says
+    pages = [number for number, message in enumerate(messages) if number >= opening - 1 and _is_page(message)]
     old = set(pages[:-history]) if history is not None else set()
     ranges: list[tuple[int, int]] = []
     for number in range(len(messages)):
