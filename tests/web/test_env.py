@@ -480,7 +480,10 @@ async def test_a_renderer_that_dies_is_infrastructures_failure_and_the_episode_i
         crashing.cancel()
         return called("click", {"element": 1}, then=("answer", {"text": "never mind"}))
 
-    script = [crash, ("click", {"element": 1}), ("answer", {"text": "there"})]
+    def answer(request: Request) -> Completion:
+        return called("answer", {"text": "there"}, then=("answer", {"text": "or not"}))
+
+    script = [crash, ("click", {"element": 1}), answer]
     with Sites() as sites:
         await visited(
             sites,
@@ -500,6 +503,8 @@ async def test_a_renderer_that_dies_is_infrastructures_failure_and_the_episode_i
     assert first.error is not None
     assert (first.error.owner, first.error.kind, first.error.retryable) == ("infra", "page_crashed", True)
     assert len(first.turns) == 1  # what was played is kept
+    assert second.state["answer"] == "there"  # which was the end, whatever else the reply called
+    assert [call.error is None for call in second.turns[-1].tool_calls] == [True, False]
 
 
 def attempts_of(run: Path) -> list[Rollout]:

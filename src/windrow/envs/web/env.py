@@ -155,6 +155,8 @@ class WebEnv(Env):
     async def _called(self, name: str, /, **arguments: Json) -> str:
         """An action that is called as a tool. Several of one reply are done one after the other."""
         async with self._lock:
+            if self._tally.answer is not None:
+                raise ToolError("the answer was given, and nothing is done after it", kind="bad_action")
             try:
                 action = made(name, arguments, self._options.pointing)
             except ToolError as problem:
