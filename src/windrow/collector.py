@@ -117,7 +117,8 @@ async def run_examples(
         named["out"] = str(store)
     loaded = load_config((), {**options, **named})
     collection = open_collection(prepare(loaded, parts), stored=store is not None, gate=semaphore)
-    tasks = collection.plan.tasks
+    # A run that goes on numbers its tasks as it did at first; here the rows count, of which a rank has its share.
+    tasks = collection.prepared.tasks if collection.prepared.rank is None else collection.plan.tasks
     by_group = {collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))}
     async with aclosing(_stream(collection, settled_only=True)) as stream:
         async for rollout in stream:
