@@ -163,6 +163,15 @@ async def test_without_an_answer_it_is_a_zero_and_the_wall_is_asked_about_all_th
     assert [asked.kind for asked in heard] == ["wall"]
 
 
+async def test_an_empty_answer_claims_nothing_and_the_facts_decide(tmp_path: Path) -> None:
+    rollout, heard = await judged(tmp_path / "run", reply=" ", row={**ROW, "definite_answer": None})
+    assert rollout.reward == 1.0
+    assert "grounded" not in {asked.kind for asked in heard}
+    rollout, heard = await judged(tmp_path / "other", reply=" ")
+    assert (rollout.reward, values(rollout)["webgym.reference"]) == (0.0, 0.0)
+    assert "reference" not in {asked.kind for asked in heard}
+
+
 async def test_a_wall_is_no_success(tmp_path: Path) -> None:
     rollout, _ = await judged(tmp_path / "run", but(wall=YES))
     assert (rollout.reward, values(rollout)["webgym.blocked"]) == (0.0, 1.0)

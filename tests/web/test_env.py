@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -362,6 +363,12 @@ async def test_no_page_can_fail_an_episode_keep_the_policy_or_pose_as_what_we_sa
 async def test_walls_loops_and_wrong_addresses_are_told_apart_and_none_of_them_is_a_zero(
     tmp_path: Path,
 ) -> None:
+    with socket.socket() as held:  # a port at which nobody listens
+        held.bind(("127.0.0.1", 0))
+        await _walls_loops_and_wrong_addresses(tmp_path, f"127.0.0.1:{held.getsockname()[1]}")
+
+
+async def _walls_loops_and_wrong_addresses(tmp_path: Path, deaf: str) -> None:
     scripts: dict[str, list[Any]] = {
         "wall": ["Action: wait(0.01)"] * 9,
         "challenge": ["Action: wait(0.01)"] * 9,
@@ -369,6 +376,7 @@ async def test_walls_loops_and_wrong_addresses_are_told_apart_and_none_of_them_i
         "contact": ["Action: answer('a form')"],
         "through": ["Action: click(1)", "Action: back()", "Action: click(2)"],
         "loop": ["Action: back()"] * 9,
+        "cut off": [f"Action: goto('http://{deaf}/')", "Action: answer('nothing')"],
         "nowhere": ["never asked"],
         "private": ["never asked"],
         "refused": ["never asked"],
@@ -388,6 +396,7 @@ async def test_walls_loops_and_wrong_addresses_are_told_apart_and_none_of_them_i
         rows["nowhere"] = {"start_url": "http://no such place/"}
         rows["private"] = {"start_url": "http://10.1.2.3/"}
         rows["refused"] = {"start_url": "http://127.0.0.1:9/"}
+        rows["cut off"] = {}
         for row in rows.values():
             row["expect"] = {"text": "never there"}
         played = await visited(
@@ -395,7 +404,7 @@ async def test_walls_loops_and_wrong_addresses_are_told_apart_and_none_of_them_i
             tmp_path / "run",
             scripts,
             rows=rows,
-            settings={"blocklist": str(blocklist), "allow": [sites.host, "127.0.0.1:9"]},
+            settings={"blocklist": str(blocklist), "allow": [sites.host, "127.0.0.1:9", "127.0.0.1/32"]},
         )
         host = sites.host
     wall, challenge, captcha = (played[name] for name in ("wall", "challenge", "captcha"))
@@ -408,6 +417,7 @@ async def test_walls_loops_and_wrong_addresses_are_told_apart_and_none_of_them_i
     through = played["through"]
     assert (through.reward, through.metrics["walls"], through.metrics["blocked"]) == (0.0, 1.0, 0.0)
     assert [turn.state["blocked"] is not None for turn in through.turns] == [True, False, False, False]
+    assert (played["cut off"].reward, played["cut off"].grade) == (None, "none")
     loop = played["loop"]
     assert (loop.state["ended"], loop.stop, len(loop.turns)) == ("homepage_loop", "env_done", 3)
     assert loop.metrics["homepage_backs"] == 3.0

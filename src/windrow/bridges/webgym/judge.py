@@ -125,19 +125,16 @@ class _Asking:
         self, views: Sequence[View], answer: str
     ) -> tuple[bool, list[tuple[str, bool]], bool | None]:
         """Whether the answer is grounded; of each fact, whether it is to be seen; whether the answer is the reference's."""
-        asked = [
-            self._ask(_GROUNDED, views, "grounded", answer=answer),
-            *(self._ask(_FACT, views, f"fact {n}", fact=fact) for n, fact in enumerate(self._facts, 1)),
-        ]
-        if self._reference is not None:
+        says, count = bool(answer.strip()), len(self._facts)
+        asked = [self._ask(_FACT, views, f"fact {n}", fact=fact) for n, fact in enumerate(self._facts, 1)]
+        if says:
+            asked.append(self._ask(_GROUNDED, views, "grounded", answer=answer))
+        if says and self._reference is not None:
             asked.append(self._ask(_REFERENCE, [], "reference", answer=answer, reference=self._reference))
-        grounded, *rest = await together(asked)
-        met = rest[: len(self._facts)]
-        return (
-            grounded,
-            list(zip(self._facts, met, strict=True)),
-            rest[-1] if self._reference is not None else None,
-        )
+        found = await together(asked)
+        grounded = found[count] if says else True  # it claims nothing
+        reference = None if self._reference is None else says and found[-1]
+        return grounded, list(zip(self._facts, found[:count], strict=True)), reference
 
     async def _ask(
         self, text: str, views: Sequence[View], about: str, *, judge: str = JUDGE, **material: str
@@ -179,9 +176,9 @@ def views_of(messages: Sequence[Message]) -> list[View]:
 
 
 def answer_of(episode: Episode) -> str | None:
-    """The answer that the agent gave with its last action, which the environment has put down."""
+    """The answer that the agent gave with its last action, which the environment has put down; it may be empty."""
     answer = episode.state.get("answer") if isinstance(episode.state, dict) else None
-    return _text(answer)
+    return answer if isinstance(answer, str) else None
 
 
 def instruction_of(task: Task) -> str:

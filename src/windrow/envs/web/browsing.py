@@ -72,6 +72,14 @@ class Browsing:
         await self._settle(mark)
         self.start_url = self.lease.page.url
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the last page is none, because its host could not be reached: nobody can say what it would have shown."""
+        gate = self.lease.gate
+        if gate is None or gate.unreached is None or gate.unreached.kind == "no_such_host":
+            return False
+        return self.lease.page.url.startswith("chrome-error:")
+
     async def forget(self) -> None:
         """Leave nothing to go back to: what an earlier episode saw in this tab is none of this one's."""
 

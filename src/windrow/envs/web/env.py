@@ -298,9 +298,10 @@ class WebEnv(Env):
         return in_view(messages, self._options.history)
 
     async def score(self, episode: Episode) -> Score | None:
-        """What the page or the row's `expect` says of the end, and the counts; behind a wall, nothing is graded."""
+        """What the page or the row's `expect` says of the end, and the counts; behind a wall, or where the network
+        failed, nothing is graded."""
         metrics = {**self._tally.metrics(), "browser_queued_s": self._browser.lease.queued_s}
-        if self._tally.wall is not None:
+        if self._tally.wall is not None or self._browser.cut_off:
             return Score({}, metrics=metrics)
         expect = self._task.get("expect")
         if self._hook is not None and not self._paid.done:
