@@ -18,9 +18,9 @@ from windrow.contexts import BrokenContext
 from windrow.errors import UsageError
 from windrow.exports.advantages import ADVANTAGES, ALL_THE_SAME
 from windrow.exports.base import Example, Exporter, Invalid, Unfit
-from windrow.exports.passes import Passes
 from windrow.exports.selection import NOT_GRADED
 from windrow.records import Json, Rollout
+from windrow.store.passes import Passes
 from windrow.store.read import RunReader
 
 NOT_JUDGED = "rollouts that nobody was to grade: their total_reward is null and their advantages are 0"

@@ -12,12 +12,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from windrow.bridges.webgym.iterations import Iteration, file_name, rank_of
+from windrow.bridges.webgym.iterations import file_name, rank_of
 from windrow.bridges.webgym.trajectories import Trajectory, Written, metadata_of
 from windrow.errors import UsageError
 from windrow.exports.base import Example, Exporter, JsonLines, Unfit, Writer
 from windrow.naming import import_extra
 from windrow.records import Json
+from windrow.store.passes import Pass
 from windrow.store.read import RunReader
 
 FORMS = ("pt", "jsonl")
@@ -44,7 +45,7 @@ class WebGym(Exporter):
 
     def place(self, out: Path, run: Path) -> Path:
         manifest = RunReader(run).manifest
-        self._iteration = Iteration(run, manifest, self._wanted)
+        self._iteration = Pass(run, manifest, self._wanted)
         self._metadata = metadata_of(manifest, self._iteration.number, rank_of(manifest))
         self._written = Written(manifest, image_root=self._image_root)
         by_name = "jsonl" if ".jsonl" in out.suffixes and not out.is_dir() else "pt"

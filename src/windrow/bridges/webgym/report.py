@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.bridges.webgym.iterations import Iteration
 from windrow.bridges.webgym.metrics import Honest, Measured, Share, Trajectory, measure
 from windrow.bridges.webgym.steps import trajectory_of
 from windrow.records import Json
+from windrow.store.passes import Pass
 from windrow.store.read import RunReader, load
 
 
@@ -53,7 +53,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def report(run: str | Path, *, iteration: int | None = None) -> Report:
     """Over the final attempts of a run. `iteration` None: over all that it has."""
-    wanted = Iteration(Path(run), RunReader(run).manifest, iteration) if iteration is not None else None
+    wanted = Pass(Path(run), RunReader(run).manifest, iteration) if iteration is not None else None
     cancelled = 0
 
     def trajectories() -> Iterator[Trajectory]:
