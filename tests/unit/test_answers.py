@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from windrow.grade.answers import choice, contains, exact, final_number, number, parse_number, regex
 
+pytestmark = pytest.mark.slow
+
 RIGHT, WRONG, UNFORMED = (True, True), (False, True), (False, False)
 
 

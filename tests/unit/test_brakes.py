@@ -16,6 +16,8 @@ from windrow import load
 from windrow.cli.main import main
 from windrow.engine.descriptors import SPARE, make_room
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"prompt": f"what is {n}", "answer": "42"} for n in range(40)]
 
 

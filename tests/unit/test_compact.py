@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from windrow.compact import Index, Repeats
 
+pytestmark = pytest.mark.slow
+
 NAMES = st.one_of(st.text(max_size=3), st.tuples(st.text(max_size=2), st.integers(0, 3)))
 
 

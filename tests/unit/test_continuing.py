@@ -18,6 +18,8 @@ from windrow.contexts import BrokenContext, context_ids, prompt_ids
 from windrow.engine.continuing import MOST_BRANCHES, Continuing
 from windrow.records import Rollout, Tokens, Turn
 
+pytestmark = pytest.mark.slow
+
 
 def stored_ids(rollout: Rollout) -> int:
     return sum(len(turn.tokens.prompt_new + turn.tokens.output) // 4 for turn in rollout.turns if turn.tokens)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 import windrow
 from tests.clocks import LIMIT_S, for_ever
 from tests.collecting import answering, collected
 from tests.worlds import played, returning, world
 from windrow import Completion, Env, Message, Observation, Request, Score, Step, Tool
 from windrow.records import Call
+
+pytestmark = pytest.mark.slow
 
 
 def tool(name: str, function: Any) -> Tool:

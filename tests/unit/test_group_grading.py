@@ -16,6 +16,8 @@ from windrow import Env, Observation, RolloutGroup, Score, Step
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies import Request
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"id": name, "prompt": f"Say {name}."} for name in ("a", "b", "c")]
 
 

@@ -17,6 +17,8 @@ from windrow.bridges.hud.tasks import read_task
 from windrow.cli.main import main
 from windrow.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 class Played(Env):
     """A user's own environment for rows that only HUD could run."""

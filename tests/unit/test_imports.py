@@ -13,6 +13,8 @@ import pytest
 import windrow
 from tests.stores import make_rollout, write_run
 
+pytestmark = pytest.mark.slow
+
 HEAVY = ["aiohttp", "yaml", "uvloop", "sqlite3", "multiprocessing", "jinja2", "rich"]
 
 

@@ -20,6 +20,8 @@ from windrow.joining import Others
 from windrow.merging import merge
 from windrow.policies.base import Request
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = {"world_size": 3, "rank_weights": [2, 1, 1], "tasks": rows(8), "samples": 1}
 
 

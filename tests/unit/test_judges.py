@@ -21,6 +21,8 @@ from windrow.cli.main import main
 from windrow.errors import InfraError, UsageError
 from windrow.records import Usage
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"id": f"t{n}", "prompt": f"Say {n}."} for n in range(4)]
 JUDGE = "scripted:tests.unit.test_judges:judge"
 ASKED: list[str] = []

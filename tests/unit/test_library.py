@@ -17,6 +17,8 @@ from tests.serving import write_jsonl
 from windrow import Request, Rollout, RolloutGroup, Task
 from windrow.errors import StoreError, UsageError
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"prompt": f"q{n}", "answer": "ok"} for n in range(6)]
 
 

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from tests.loading import prepared, refusal, tasks_of
 from windrow.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"prompt": "one", "answer": "1"}, {"prompt": "two\nlines", "answer": "2"}]
 
 

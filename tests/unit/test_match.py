@@ -20,6 +20,8 @@ from windrow.errors import InfraError, PolicyError
 from windrow.identity import episode_id, rollout_id, seed_of
 from windrow.records import Call
 
+pytestmark = pytest.mark.slow
+
 KINDS = pytest.mark.parametrize("together", [False, True], ids=["in turns", "at once"])
 
 

@@ -38,6 +38,8 @@ from windrow.store.lock import Lock
 from windrow.store.ranks import Ranks, Redo
 from windrow.store.read import RunReader
 
+pytestmark = pytest.mark.slow
+
 Tree = dict[str, bytes]
 
 

@@ -21,6 +21,8 @@ from windrow.errors import ContextOverflow, InfraError, PolicyError
 from windrow.records import Call, Usage, encode
 from windrow.tools import ToolStop
 
+pytestmark = pytest.mark.slow
+
 DOC = Path(__file__).parents[2] / "docs" / "environments.md"
 SCHEMA = {"type": "object", "properties": {}}
 

@@ -25,6 +25,8 @@ from windrow.cli.main import main
 from windrow.cli.progress import MILESTONES, Display
 from windrow.engine.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"prompt": f"number {n}", "answer": "42"} for n in range(100)]
 
 

@@ -32,6 +32,8 @@ from windrow.ranking import launched, rank_of
 from windrow.store.directory import read_manifest
 from windrow.store.read import load, segments
 
+pytestmark = pytest.mark.slow
+
 PRICED = ["prices={m: {prompt: 1, completion: 1}}"]
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from windrow.tasks.ranks import Rank, shares
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = st.lists(
     st.one_of(
         st.integers(1, 40), st.integers(1, 10**6), st.sampled_from([0.1, 0.25, 0.5, 1.5, 2.0, 3.7, 1e-3])

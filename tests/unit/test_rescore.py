@@ -21,6 +21,8 @@ from windrow.policies import Request
 from windrow.rescoring import RescoreProgress, generations, use_generation
 from windrow.tools import ToolResult
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"id": f"t{n}", "prompt": f"Say {n}.", "answer": str(n)} for n in range(6)]
 
 

@@ -20,6 +20,8 @@ from windrow.errors import UsageError
 from windrow.grade.rubric import RubricScorer
 from windrow.prepare import Prepared, prepare
 
+pytestmark = pytest.mark.slow
+
 ROW: dict[str, Any] = {
     "prompt": "Greet me.",
     "rubric": [

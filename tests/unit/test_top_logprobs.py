@@ -27,6 +27,8 @@ from windrow.records import Rollout, Tokens
 from windrow.tokens.top import top_of
 from windrow.tokens.verify import problems
 
+pytestmark = pytest.mark.slow
+
 TASK = {"prompt": "What is 40 + 2?", "answer": 42}
 LIKELY = [[("4", -0.5), ("The", -1.5)], [("2", -0.25), ("3", -2.5)]]
 

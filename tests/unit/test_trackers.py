@@ -28,6 +28,8 @@ from windrow.trackers.mlflow import metric_name
 from windrow.trackers.names import Named
 from windrow.trackers.reporting import Capped, track
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"prompt": "one", "answer": "1"}, {"prompt": "two", "answer": "2"}]
 
 Install = Callable[..., FakeWandb]

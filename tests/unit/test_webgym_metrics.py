@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.webgym import steps
 from windrow.bridges.webgym.metrics import Share, Step, Theirs, Trajectory, crashed, measure
 
+pytestmark = pytest.mark.slow
+
 WAITED = ("wait",) * 9
 LONG = (*WAITED, "wait")  # ten steps without an answer
 
