@@ -21,7 +21,7 @@ Found = dict[str, float]
 
 
 def run(options: Options) -> Section:
-    contexts, steps, count, repeats = options.size((64, 10, 200, 2), (4, 2, 8, 1))
+    contexts, steps, count, repeats = options.size((64, 10, 200, 1), (4, 2, 8, 1))
     loops = [(side, look) for look in ("png", "text") for side in SIDES]
     flags = ["--contexts", str(contexts), "--steps", str(steps)]
     found = measured([(side, [*flags, "--look", look]) for side, look in loops], repeats)
