@@ -19,14 +19,14 @@ from windrow.policies.base import Completion, Request
 from windrow.policies.dialects import DIALECTS, Dialect, scoring
 from windrow.policies.failing import Unreachable, retry_after, transport_error
 from windrow.policies.health import Health
-from windrow.policies.http import aiohttp
+from windrow.policies.link import Answer, Links, NotTrusted, TooLong
 from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
 from windrow.records import Json, Message
 from windrow.secrets import Redactor
 
 Read = TypeVar("Read")
 
-KEY_HEADERS = {"Authorization", "x-api-key"}
+KEY_HEADERS = frozenset({"Authorization", "x-api-key"})
 TRANSIENT_STATUSES = frozenset({408, 409, 429})
 SHOWN_CHARS = 300
 MAX_REPLY_BYTES = 64 << 20  # 128k tokens with their logprobs are half of it
@@ -61,59 +61,29 @@ class Endpoint:
         self.in_flight = 0  # calls
         self.routes = 0  # rollouts that were sent here
         self._redactor = redactor
-        self._session: aiohttp.ClientSession | None = None
+        self._links: Links | None = None
 
     @property
     def url(self) -> str:
         """Where completions are asked for."""
         return self.dialect.url(self.base_url)
 
-    def connect(self, session: aiohttp.ClientSession) -> None:
-        """Use this session, which is the policy's to close."""
-        self._session = session
+    def connect(self, links: Links) -> None:
+        """Use these links, which are the policy's to close."""
+        self._links = links
 
-    async def send(self, url: str, body: dict[str, Json]) -> tuple[aiohttp.ClientResponse, bytes]:
-        """One request, whatever the answer; InfraError where none came.
-
-        A connection that ends without a word may have been closed before the request came: it is sent once more, on a
-        new one.
-        """
-        assert self._session is not None, "open() comes first"
-        data = encode(body)
+    async def send(self, url: str, body: dict[str, Json]) -> Answer:
+        """One request, whatever the answer; InfraError where none came."""
+        assert self._links is not None, "open() comes first"
         try:
-            try:
-                return await self._post(self._session, url, data)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as problem:
-                if isinstance(problem, aiohttp.ClientConnectorError):
-                    raise
-            async with aiohttp.ClientSession(
-                timeout=self._session.timeout, headers=self._session.headers
-            ) as unused:
-                return await self._post(unused, url, data)
-        except (aiohttp.ClientError, OSError) as problem:
+            return await self._links.post(url, encode(body))
+        except OSError as problem:
             raise transport_error(problem)(self._transport(problem), kind="transport") from None
+        except TooLong:
+            raise self._too_long() from None
 
-    async def _post(
-        self, session: aiohttp.ClientSession, url: str, data: bytes
-    ) -> tuple[aiohttp.ClientResponse, bytes]:
-        async with session.post(url, data=data, allow_redirects=False) as response:
-            return response, await self._whole(response)
-
-    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body as it was before it was packed; one that is too long is not read to its end."""
-        length, packed = response.content_length, "Content-Encoding" in response.headers
-        if length is not None and length <= MAX_REPLY_BYTES and not packed:
-            return await response.read()
-        body = bytearray()
-        if length is None or length <= MAX_REPLY_BYTES:
-            async for part in response.content.iter_any():
-                body += part
-                if len(body) > MAX_REPLY_BYTES:
-                    break
-            else:
-                return bytes(body)
-        response.close()
-        raise PolicyError(
+    def _too_long(self) -> PolicyError:
+        return PolicyError(
             f"{self.url} answered with more than {MAX_REPLY_BYTES >> 20} MiB, not {self.dialect.answers}",
             kind="bad_reply",
             retryable=True,
@@ -148,9 +118,9 @@ class Endpoint:
         return PolicyError(f"{root}{path} answered something else: {why}", kind="bad_reply", retryable=True)
 
     async def _answer(self, url: str, body: dict[str, Json]) -> bytes:
-        response, answer = await self.send(url, body)
-        if response.status != 200:
-            raise self._refusal(url, response.status, response.headers, answer)
+        status, headers, answer = await self.send(url, body)
+        if status != 200:
+            raise self._refusal(url, status, headers, answer)
         return answer
 
     def read(self, dialect: Dialect, body: bytes, reader: Callable[[bytes], Read]) -> Read:
@@ -171,7 +141,7 @@ class Endpoint:
         text = f"{url} answered {status}: {detail}"
         if status >= 500 or status in TRANSIENT_STATUSES:
             return InfraError(
-                text, kind=f"http_{status}", retry_after_s=retry_after(headers.get("Retry-After"))
+                text, kind=f"http_{status}", retry_after_s=retry_after(headers.get("retry-after"))
             )
         if status in (400, 413, 422) and _OVERFLOW.search(detail):
             return ContextOverflow(text)
@@ -180,7 +150,7 @@ class Endpoint:
 
     async def check(self, model: str, timeout_s: float) -> None:
         """Find out before the first rollout whether this endpoint can serve the run; EndpointError if not."""
-        status, body = await self._probe("GET", self.base_url + "/models", None, timeout_s)
+        status, body = await self._probe(self.base_url + "/models", None, timeout_s)
         models: list[str] = []
         if status == 200:
             try:
@@ -197,7 +167,7 @@ class Endpoint:
             await self._try(model, timeout_s)
             return
         ask = self.dialect.body(PING, model)
-        status, body = await self._probe("POST", self.url, encode(ask), timeout_s)
+        status, body = await self._probe(self.url, encode(ask), timeout_s)
         if status == 200:
             try:
                 self.read(self.dialect, body, lambda answer: self.dialect.read(answer, PING))
@@ -224,52 +194,46 @@ class Endpoint:
 
     async def look(self, path: str, timeout_s: float) -> dict[str, Any]:
         """The object that stands at a path of the server; an empty one where there is none."""
-        assert self._session is not None
-        limit = aiohttp.ClientTimeout(total=timeout_s)
+        assert self._links is not None
         url = self.base_url.removesuffix("/v1") + path
         try:
-            async with self._session.get(url, timeout=limit, allow_redirects=False) as response:
-                body = await self._whole(response)
-                found = msgspec.json.decode(body) if response.status == 200 else {}
-        except (aiohttp.ClientError, OSError, TimeoutError, PolicyError, *UNDECODABLE):
+            async with asyncio.timeout(timeout_s):
+                answer = await self._links.get(url)
+            found = msgspec.json.decode(answer.body) if answer.status == 200 else {}
+        except (OSError, TimeoutError, TooLong, *UNDECODABLE):
             return {}
         return found if isinstance(found, dict) else {}
 
     async def alive(self, timeout_s: float) -> bool:
         """Whether anyone answers there, and not with a server's error."""
-        assert self._session is not None
-        limit = aiohttp.ClientTimeout(total=timeout_s)
+        assert self._links is not None
         try:
-            async with self._session.get(
-                self.base_url + "/models", timeout=limit, allow_redirects=False
-            ) as response:
-                return response.status < 500
-        except (aiohttp.ClientError, OSError):
+            async with asyncio.timeout(timeout_s):
+                return (await self._links.get(self.base_url + "/models")).status < 500
+        except (OSError, TooLong):
             return False
 
-    async def _probe(self, method: str, url: str, data: bytes | None, timeout_s: float) -> tuple[int, bytes]:
-        assert self._session is not None
-        limit = aiohttp.ClientTimeout(total=timeout_s)
+    async def _probe(self, url: str, data: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+        assert self._links is not None
         try:
-            async with self._session.request(
-                method, url, data=data, timeout=limit, allow_redirects=False
-            ) as response:
-                status, body = response.status, await self._whole(response)
+            async with asyncio.timeout(timeout_s):
+                asked = self._links.get(url) if data is None else self._links.post(url, data)
+                status, _, body = await asked
         except TimeoutError:
             raise Unreachable(
                 f"{url} did not answer within {timeout_s:g} s. Is the model still loading? "
                 f"--set policy.probe_timeout_s=… waits longer"
             ) from None
-        except PolicyError as problem:
-            raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
-        except aiohttp.ClientConnectorCertificateError as problem:
+        except TooLong:
+            raise EndpointError(f"{self._too_long()}. Is the base URL right? It usually ends in /v1") from None
+        except NotTrusted as problem:
             raise EndpointError(f"cannot trust {self.base_url}: {self._transport(problem)}") from None
-        except (aiohttp.ClientError, OSError) as problem:
+        except OSError as problem:
             raise Unreachable(
                 f"cannot reach {self.base_url}: {self._transport(problem)}. Is the server running?"
             ) from None
         if status in (401, 403):
-            hint = "check the key" if KEY_HEADERS & set(self._session.headers) else _no_key_hint(self.dialect)
+            hint = "check the key" if self._links.has(KEY_HEADERS) else _no_key_hint(self.dialect)
             raise EndpointError(f"{url} answered {status}: {self._shown(body)} ({hint})")
         if 300 <= status < 400:
             raise EndpointError(f"{url} answers with a redirect ({status}); give the URL it leads to")
@@ -287,9 +251,9 @@ class Endpoint:
         return text[:SHOWN_CHARS] + ("…" if len(text) > SHOWN_CHARS else "") or "(an empty body)"
 
     def _transport(self, problem: Exception) -> str:
-        if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+        if isinstance(problem, NotTrusted):
             return (
-                f"its certificate is refused ({problem.certificate_error}). Where it is your own, "
+                f"its certificate is refused ({problem}). Where it is your own, "
                 f"SSL_CERT_FILE=FILE names the certificate to trust"
             )
         return self._redactor.text(str(problem) or type(problem).__name__)

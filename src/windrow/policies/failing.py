@@ -6,7 +6,7 @@ import time
 from email.utils import parsedate_to_datetime
 
 from windrow.errors import EndpointError, InfraError
-from windrow.policies.http import aiohttp
+from windrow.policies.link import NotThere, NotTrusted
 
 AGES_S = 1e9
 
@@ -25,9 +25,9 @@ class Unreachable(EndpointError):
 
 def transport_error(problem: Exception) -> type[InfraError]:
     """The error of ours that one of the client's is."""
-    if isinstance(problem, aiohttp.ClientSSLError):
+    if isinstance(problem, NotTrusted):
         return Distrusted
-    return NotConnected if isinstance(problem, aiohttp.ClientConnectorError) else InfraError
+    return NotConnected if isinstance(problem, NotThere) else InfraError
 
 
 def retry_after(value: str | None) -> float | None:
