@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
@@ -10,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from windrow.deadlines import Begun
 from windrow.engine.asking import Asking
 from windrow.engine.cancel import is_cancelled, is_ours
 from windrow.engine.freeze import Freezer, number
@@ -144,20 +146,33 @@ async def score(world: World, cast: Cast, recorder: Recorder, own_score: OwnScor
         recorder.grade = "graded"
 
 
+def nobody(clock: asyncio.Timeout) -> None:
+    """Is told of no clock."""
+
+
 async def within(
     limit_s: float,
     work: Awaitable[T],
     scorer: str,
-    timed_by: Callable[[asyncio.Timeout], None] = lambda clock: None,
+    timed_by: Callable[[asyncio.Timeout], None] = nobody,
 ) -> T:
-    """The result of a scorer's work, or ScorerError when it takes too long. Who is told of the clock may stop it."""
-    clock = asyncio.timeout(limit_s)
-    timed_by(clock)
+    """The result of a scorer's work, or ScorerError when it takes too long. Who is told of the clock may stop it.
+
+    Most scorers read a text and wait for nothing: they need no clock.
+    """
+    clock: asyncio.Timeout | None = None
     try:
+        if timed_by is nobody and inspect.iscoroutine(work):
+            begun = Begun(work)
+            if begun.done:
+                return begun.result
+            work = begun.rest()
+        clock = asyncio.timeout(limit_s)
+        timed_by(clock)
         async with clock:
             return await work
     except TimeoutError:
-        if not clock.expired():
+        if clock is None or not clock.expired():
             raise
         raise ScorerError(f"scorer {scorer!r} did not finish within {limit_s:g} s", kind="timeout") from None
     except asyncio.CancelledError as problem:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windrow.config import Sampling
+from windrow.deadlines import Deadline
 from windrow.errors import InfraError, PolicyError
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
@@ -145,9 +146,9 @@ async def complete(
         if held is not None:
             await held
         started = time.monotonic() if policy.on_call is not None else 0.0
-        clock = asyncio.timeout(timeout_s)
+        clock = Deadline(timeout_s)
         try:
-            async with clock:
+            with clock:
                 completion = _checked(await policy.complete(request), policy)
             if policy.on_call is not None:
                 policy.on_call(CallOutcome(time.monotonic() - started, ok=True, overloaded=False))
