@@ -12,7 +12,7 @@ from windrow.tasks.plan import Slot
 
 async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
     """The rollouts of one attempt, one a seat. Cancellation is raised with them in `Interrupted`."""
-    cast = world.cast(slot.task)
-    if issubclass(cast.env, Match):
-        return await play_match(slot, world, cast)
-    return (await play_episode(slot, world, cast),)
+    brief = world.brief(slot.task)
+    if issubclass(brief.cast.env, Match):
+        return await play_match(slot, world, brief.cast)
+    return (await play_episode(slot, world, brief),)

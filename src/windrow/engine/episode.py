@@ -18,10 +18,10 @@ from windrow.engine.freeze import Freezer, number
 from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
-from windrow.engine.world import Cast, NoJudge, Verdict, World
+from windrow.engine.world import Brief, Cast, NoJudge, Verdict, World
 from windrow.envs import BaseEnv, Env, Episode
 from windrow.errors import EnvError, InfraError, ScorerError, error_record
-from windrow.records import Owner, PolicyRecord, RecordedScore, Rollout, Score
+from windrow.records import Owner, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool
 
@@ -34,17 +34,16 @@ NO_JUDGE = NoJudge()
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
-async def play_episode(slot: Slot, world: World, cast: Cast) -> Rollout:
+async def play_episode(slot: Slot, world: World, brief: Brief) -> Rollout:
     """The rollout of one attempt. Cancellation ends it too, and is then raised with the record in `Interrupted`."""
+    cast = brief.cast
     recorder = Recorder(
         slot,
         env=cast.env_name,
         agent=cast.agent_name,
-        policy=PolicyRecord(
-            model=world.policy.model, sampling=world.sampling(slot.task), fingerprint=world.behaviour
-        ),
+        policy=brief.policy,
         grading=world.grading,
-        capture=world.capture(cast.env),
+        capture=brief.capture,
     )
     try:
         await run_episode(slot, world, cast, recorder)

@@ -24,6 +24,7 @@ from windrow.records import (
     AttemptId,
     Capture,
     Json,
+    PolicyRecord,
     RecordedScore,
     Rollout,
     RolloutGroup,
@@ -118,6 +119,15 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     before_commit: tuple[Scorer, ...]  # those of them whose verdict is in the rollout's own line
 
 
+class Brief(msgspec.Struct, frozen=True, kw_only=True):
+    """What all attempts at a task share."""
+
+    cast: Cast
+    policy: PolicyRecord
+    limits: LimitsConfig
+    capture: Capture
+
+
 class Model(msgspec.Struct, frozen=True):
     """A model, and how it is asked: the policy itself, an opponent, or one that an environment or a scorer asks."""
 
@@ -194,6 +204,21 @@ class World:
         self._seeds = seeds
         self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
         self._casts: dict[tuple[str | None, str | None, str | None], Cast] = {}
+        self._briefed: tuple[Task | None, Brief | None] = (None, None)
+
+    def brief(self, task: Task) -> Brief:
+        """What is the same for every attempt at this task; its samples come one after another."""
+        known, brief = self._briefed
+        if known is not task or brief is None:
+            cast = self.cast(task)
+            policy = PolicyRecord(
+                model=self.policy.model, sampling=self.sampling(task), fingerprint=self.behaviour
+            )
+            brief = Brief(
+                cast=cast, policy=policy, limits=self.limits_of(task), capture=self.capture(cast.env)
+            )
+            self._briefed = task, brief
+        return brief
 
     def cast(self, task: Task) -> Cast:
         row = task.data or {}

@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from windrow.records import Capture, Tokens
 
 LEVELS: tuple[Capture, ...] = ("none", "text", "logprobs", "tokens")
+_RANK: dict[Capture, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
 
 def asks(level: Capture, wanted: Capture) -> bool:
     """Whether capturing at `level` includes what `wanted` is about."""
-    return LEVELS.index(level) >= LEVELS.index(wanted)
+    return _RANK[level] >= _RANK[wanted]
 
 
 def lower(a: Capture, b: Capture) -> Capture:
-    return min(a, b, key=LEVELS.index)
+    return a if _RANK[a] <= _RANK[b] else b
 
 
 def level_of(asked: Capture | None, usual: Capture, *, top: int | None) -> Capture:
