@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from windrow.deadlines import Begun
+from windrow.deadlines import Begun, Deadline
 from windrow.engine.asking import Asking
 from windrow.engine.cancel import is_cancelled, is_ours
 from windrow.engine.freeze import Freezer, number
@@ -31,6 +31,7 @@ E = TypeVar("E", bound=BaseEnv)
 OwnScore = Callable[[Episode], Awaitable[Score | None]]
 
 NO_JUDGE = NoJudge()
+_NO_CLOCK = nullcontext()
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
@@ -64,13 +65,11 @@ class Interrupted(asyncio.CancelledError):
 async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
     """Play one episode to its end, whatever that end is; the recorder holds the outcome."""
     try:
-        async with (
-            run_tools_of(world, recorder) as run_tools,
-            OpenEnv(_made(slot, world, cast, recorder), world, (recorder,)) as env,
-        ):
-            await _play(EpisodeSession(slot, env, world, recorder, run_tools), world, cast, recorder)
-            if recorder.status in ("completed", "truncated"):
-                await score(world, cast, recorder, _own_score(env))
+        if world.toolbox.has_sources:
+            async with _opened_tools(world, recorder) as run_tools:
+                await _run_with(run_tools, slot, world, cast, recorder)
+        else:
+            await _run_with((), slot, world, cast, recorder)
     except BaseException as problem:
         # Whatever an environment or agent raises is a failed attempt, never a failed run.
         if is_ours(problem):
@@ -79,14 +78,28 @@ async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) 
         recorder.fail(error_record(problem, owner=owner, phase=recorder.phase))
 
 
+async def _run_with(
+    run_tools: Sequence[tuple[str, Tool]], slot: Slot, world: World, cast: Cast, recorder: Recorder
+) -> None:
+    """The same, with the run's own tools at hand."""
+    env = _made(slot, world, cast, recorder)
+    try:
+        await _play(EpisodeSession(slot, env, world, recorder, run_tools), world, cast, recorder)
+        if recorder.status in ("completed", "truncated"):
+            await score(world, cast, recorder, _own_score(env))
+    finally:
+        if type(env).close is not BaseEnv.close:
+            await _close(env, world.limits.close_timeout_s, (recorder,))
+
+
 async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Recorder) -> None:
     """Reset, then let the agent drive until the episode has ended or its time is up."""
     limit = world.limits.episode_timeout_s or cast.agent.usual_timeout_s
-    clock = asyncio.timeout(limit) if limit is not None else None
+    clock = Deadline(limit) if limit is not None else None
     try:
-        async with clock or nullcontext():
+        with clock or _NO_CLOCK:
             await session.reset()
-            with recorder.timed("env") if cast.agent.plays_itself else nullcontext():
+            with recorder.timed("env") if cast.agent.plays_itself else _NO_CLOCK:
                 await guarded_method(cast.agent, "run", cast.agent.run(session))
             await session.finish()
     except TimeoutError:

@@ -8,6 +8,7 @@ import. A cancellation must end it; one that goes on all the same is given a mom
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import time
 import types
@@ -61,9 +62,15 @@ def blocks(who: str) -> bool:
     return watch is not None and watch.blocks(who)
 
 
+@functools.cache
+def is_ours(kind: type) -> bool:
+    """Whether a class comes with Windrow."""
+    return kind.__module__.startswith("windrow.")
+
+
 def guarded_method(owner: object, method: str, work: Awaitable[T]) -> Awaitable[T]:
     """What a method of a user's object does, under guard; what comes with Windrow needs none."""
-    if type(owner).__module__.startswith("windrow."):
+    if is_ours(type(owner)):
         return work
     return guarded(work, f"{name_of(type(owner))}.{method}()")
 

@@ -50,10 +50,10 @@ class EpisodeSession:
         self._limits = world.brief(slot.task).limits
         self._recorder = recorder
         self._run_tools = run_tools
-        self._offer = Offer({}, frozenset())
+        self._offer = _NO_OFFER
         self._stopped = False  # by a tool
         self._shown_tools: tuple[dict[str, Json], ...] = ()
-        self._window = Window(recorder.messages)
+        self._window: Window | None = None  # of an agent that asks with messages of its own
         self._replied: Message | None = None  # the last reply, until the environment has seen it
         self._asking = 0  # calls under way: an agent may ask several times at once
         self._stepped: set[int] = set()  # the turns whose reply the environment has seen
@@ -259,6 +259,8 @@ class EpisodeSession:
         wanted = recorder.frozen(messages, "env")
         if not wanted:
             raise ValueError("complete() was given no messages")
+        if self._window is None:
+            self._window = Window(recorder.messages)
         recorder.add(self._window.missing(wanted), "env")
         return self._window.ranges(wanted)
 
@@ -274,8 +276,12 @@ class EpisodeSession:
 
     async def _sent(self, reads: Ranges) -> tuple[Message, ...]:
         """What these ranges say, as the model is to see it."""
-        read = (m for start, stop in reads for m in self._recorder.messages[start:stop])
-        return await shown(copied_messages(read), self._world.blobs)
+        messages = self._recorder.messages
+        read = [message for start, stop in reads for message in messages[start:stop]]
+        for message in read:
+            if isinstance(message.content, list):
+                return await shown(copied_messages(read), self._world.blobs)
+        return tuple(read)  # texts cannot be changed
 
     async def _call(self, request: Request, reads: Ranges) -> Completion | None:
         """Ask the policy; a failure is recorded on a turn of its own and ends the episode."""
@@ -353,6 +359,9 @@ class EpisodeSession:
             return False
         recorder.tool_calls += count
         return True
+
+
+_NO_OFFER = Offer({}, frozenset())
 
 
 def _text(arguments: Mapping[str, Json] | str) -> str:
