@@ -416,8 +416,13 @@ def reward_of(
     """Σ weight·value over the scores plus Σ turn rewards; None unless the attempt ended well and is graded."""
     if grade != "graded" or status not in ("completed", "truncated"):
         return None
-    total = sum(score.weight * score.value for score in scores.values())
-    return float(total + sum(turn.reward for turn in turns if turn.reward is not None))
+    total = rewarded = 0.0
+    for score in scores.values():
+        total += score.weight * score.value
+    for turn in turns:
+        if turn.reward is not None:
+            rewarded += turn.reward
+    return total + rewarded
 
 
 encode = msgspec.json.Encoder().encode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -97,6 +97,22 @@ class Freezer:
             reasoning=self._optional_text(reasoning, "reasoning"),
             turn=turn,
         )
+
+    def reply(
+        self, content: str | None, calls: Sequence[Call], reasoning: str | None, turn: int
+    ) -> Message:
+        """What the policy said."""
+        return Message(
+            role="assistant",
+            content=self.optional(content),
+            origin="policy",
+            tool_calls=tuple(self._call(call) for call in calls) if calls else None,
+            reasoning=self.optional(reasoning),
+            turn=turn,
+        )
+
+    def optional(self, text: str | None) -> str | None:
+        return text if text is None else self.text(text)
 
     def _call(self, call: Call) -> Call:
         return Call(id=self.text(call.id), name=self.text(call.name), arguments=self.text(call.arguments))

@@ -40,6 +40,7 @@ from windrow.records import (
     Tokens,
     ToolCall,
     Turn,
+    TurnRole,
     Usage,
     reward_of,
 )
@@ -47,14 +48,6 @@ from windrow.tasks.plan import Slot
 
 REWARD = "reward"  # the score of a seat that was rewarded without a turn
 _STOPS = (None, *get_args(Stop))
-_NOTHING_SAID: dict[str, Any] = {
-    "tokens": None,
-    "finish": None,
-    "usage": None,
-    "versions": (),
-    "first_token_s": None,
-}
-
 
 class Timed:
     """Adds the seconds between entering and leaving to a phase's."""
@@ -152,53 +145,59 @@ class Recorder:
         reads: Ranges,
     ) -> Message | None:
         """A model call ended, with a completion or without one; returns the reply as it is recorded."""
-        freeze = self._freezer
         turn = len(self._turns)
-        reply = None
-        if completion is not None:
-            said = Message(
-                role="assistant",
-                content=completion.content,
-                origin="policy",
-                tool_calls=completion.tool_calls or None,
-                reasoning=completion.reasoning,
+        role: TurnRole = "auxiliary" if self.agent == OPPONENT else "agent"
+        sampling = dict(sampling) if sampling else None
+        started_at = time.time() - seconds
+        if completion is None:
+            self._turns.append(
+                Turn(
+                    role=role,
+                    reads=reads,
+                    writes=None,
+                    tokens=None,
+                    finish=None,
+                    usage=None,
+                    versions=(),
+                    started_at=started_at,
+                    first_token_s=None,
+                    seconds=seconds,
+                    retries=retries,
+                    tool_calls=(),
+                    tools_seconds=0.0,
+                    sampling=sampling,
+                )
             )
-            reply = freeze.message(said, "policy", turn=turn)
-            self._reached = lower(self._reached, held(completion.capture, completion.tokens))
-            self.messages.append(reply)
+            return None
+        freeze = self._freezer
+        reply = freeze.reply(completion.content, completion.tool_calls, completion.reasoning, turn)
+        self._reached = lower(self._reached, held(completion.capture, completion.tokens))
+        self.messages.append(reply)
+        usage, version, malformed = completion.usage, completion.version, completion.malformed
+        if usage is not None:
+            self._sampled += usage.completion_tokens
+        model = freeze.optional(completion.model)
         self._turns.append(
             Turn(
-                role="auxiliary" if self.agent == OPPONENT else "agent",
+                role=role,
                 reads=reads,
-                writes=len(self.messages) - 1 if reply else None,
-                started_at=time.time() - seconds,
+                writes=len(self.messages) - 1,
+                tokens=self._stored(completion) if completion.tokens is not None else None,
+                finish=freeze.optional(completion.finish),
+                usage=usage,
+                versions=((0, freeze.text(version)),) if version else (),
+                started_at=started_at,
+                first_token_s=completion.first_token_s,
                 seconds=seconds,
                 retries=retries,
                 tool_calls=(),
                 tools_seconds=0.0,
-                sampling=dict(sampling) if sampling else None,
-                **self._said(completion),
+                model=model if model != self.policy.model else None,
+                sampling=sampling,
+                parse_error=freeze.text("; ".join(malformed)) if malformed else None,
             )
         )
         return reply
-
-    def _said(self, completion: Completion | None) -> dict[str, Any]:
-        """The fields of a turn that the policy's server has given."""
-        if completion is None:
-            return _NOTHING_SAID
-        freeze = self._freezer
-        model = freeze.value(completion.model, "model")
-        if completion.usage is not None:
-            self._sampled += completion.usage.completion_tokens
-        return {
-            "tokens": self._stored(completion),
-            "finish": freeze.value(completion.finish, "finish"),
-            "usage": completion.usage,
-            "versions": ((0, freeze.text(completion.version)),) if completion.version else (),
-            "first_token_s": completion.first_token_s,
-            "model": model if model != self.policy.model else None,
-            "parse_error": freeze.text("; ".join(completion.malformed)) if completion.malformed else None,
-        }
 
     def _stored(self, completion: Completion) -> Tokens | None:
         """The reply's tokens without those of the prompt that an earlier turn holds."""
@@ -395,33 +394,43 @@ class Recorder:
         assert self._outcome is not None, "an attempt is recorded when it has ended"
         status, stop, error, reason = self._outcome
         turns = tuple(self._turns)
+        messages = self.messages
         seat = self.seat
         kept = self.capture != "none"
-        errors = sum(turn.parse_error is not None for turn in turns)
+        errors = answers = 0
+        for turn in turns:
+            errors += turn.parse_error is not None
         if turns and (self.tools or errors):
             self.metrics.setdefault("parse_errors_per_turn", errors / len(turns))
             self.metrics.setdefault("turns", float(len(turns)))
-        if unanswered := self._unanswered():
-            self.metrics["unanswered_tool_calls"] = float(unanswered)
+        for message in messages:  # calls that never got a result: a limit, a crash or the end came before
+            if message.tool_calls and message.origin == "policy":
+                answers += len(message.tool_calls)
+            elif message.role == "tool" and message.origin == "tool":
+                answers -= 1
+        if answers:
+            self.metrics["unanswered_tool_calls"] = float(answers)
         if self._freezer.repaired:
             self.metrics["repaired_strings"] = float(self._freezer.repaired)
+        seconds = self._seconds
+        slot = self.slot
         return Rollout(
-            id=self.slot.id,
-            attempt=self.slot.attempt,
-            group=self.slot.group,
-            sample=self.slot.sample,
+            id=slot.id,
+            attempt=slot.attempt,
+            group=slot.group,
+            sample=slot.sample,
             episode=seat.episode if seat else None,
             seat=seat.number if seat else None,
             seats=seat.count if seat else None,
-            seed=self.slot.seed,
-            task=self.slot.recorded_task,
+            seed=slot.seed,
+            task=slot.recorded_task,
             env=self.env,
             agent=self.agent,
             policy=self.policy,
             tools=self.tools,
             status=status,
             stop=stop,
-            error=self._clean(error),
+            error=self._clean(error) if error is not None else None,
             reason=reason,
             grade=self.grade,
             grading=self.grading if self.grade != "none" else None,
@@ -429,20 +438,20 @@ class Recorder:
             scores=self.scores,
             metrics=self.metrics,
             state=self._state if kept else None,
-            messages=tuple(self.messages) if kept else (),
+            messages=tuple(messages) if kept else (),
             turns=turns if kept else tuple(_bare(turn) for turn in turns),
-            usage=_total([turn.usage for turn in turns if turn.usage is not None]),
+            usage=_total(turns),
             timing=Timing(
-                started_at=self._started_at, total=time.monotonic() - self._started, **self._seconds
+                started_at=self._started_at,
+                setup=seconds["setup"],
+                policy=seconds["policy"],
+                env=seconds["env"],
+                tools=seconds["tools"],
+                score=seconds["score"],
+                total=time.monotonic() - self._started,
             ),
             capture=self._reached,
         )
-
-    def _unanswered(self) -> int:
-        """How many calls of the replies never got a result: a limit, a crash or the end came before."""
-        asked = sum(len(message.tool_calls or ()) for message in self.messages if message.origin == "policy")
-        answered = sum(message.role == "tool" and message.origin == "tool" for message in self.messages)
-        return asked - answered
 
     def _clean(self, error: ErrorRecord | None) -> ErrorRecord | None:
         if error is None:
@@ -451,8 +460,10 @@ class Recorder:
         return ErrorRecord(**fields)
 
 
-def _total(usages: list[Usage]) -> Usage:
-    return usages[0] if len(usages) == 1 else sum(usages, Usage())
+def _total(turns: Sequence[Turn]) -> Usage:
+    if len(turns) == 1:
+        return turns[0].usage or Usage()
+    return sum([turn.usage for turn in turns if turn.usage is not None], Usage())
 
 
 def _speaker(message: Message | Mapping[str, Any]) -> Origin:
