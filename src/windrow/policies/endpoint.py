@@ -64,9 +64,13 @@ class Endpoint:
         self._links: Links | None = None
 
     @property
-    def url(self) -> str:
-        """Where completions are asked for."""
-        return self.dialect.url(self.base_url)
+    def dialect(self) -> Dialect:
+        return self._dialect
+
+    @dialect.setter
+    def dialect(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self.url = dialect.url(self.base_url)  # where completions are asked for
 
     def connect(self, links: Links) -> None:
         """Use these links, which are the policy's to close."""
@@ -102,11 +106,18 @@ class Endpoint:
 
     async def ask(self, dialect: Dialect, body: dict[str, Json]) -> bytes:
         """The answer to one completion request."""
-        return await self._answer(dialect.url(self.base_url), body)
+        url = self.url if dialect is self.dialect else dialect.url(self.base_url)
+        status, headers, answer = await self.send(url, body)
+        if status != 200:
+            raise self._refusal(url, status, headers, answer)
+        return answer
 
     async def tell(self, path: str, body: dict[str, Json]) -> Told:
         """A question to the server beside the completions."""
-        answer = await self._answer(self.base_url.removesuffix("/v1") + path, body)
+        url = self.base_url.removesuffix("/v1") + path
+        status, headers, answer = await self.send(url, body)
+        if status != 200:
+            raise self._refusal(url, status, headers, answer)
         try:
             return decode_told(answer)
         except UNDECODABLE as problem:
@@ -116,12 +127,6 @@ class Endpoint:
         """What a server answered beside the completions is not what it should be."""
         root = self.base_url.removesuffix("/v1")
         return PolicyError(f"{root}{path} answered something else: {why}", kind="bad_reply", retryable=True)
-
-    async def _answer(self, url: str, body: dict[str, Json]) -> bytes:
-        status, headers, answer = await self.send(url, body)
-        if status != 200:
-            raise self._refusal(url, status, headers, answer)
-        return answer
 
     def read(self, dialect: Dialect, body: bytes, reader: Callable[[bytes], Read]) -> Read:
         """What `reader` makes of an answer; PolicyError where that is not what the dialect's servers answer."""

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 import zlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -188,13 +188,13 @@ class Links:
         """Whether one of these headers goes with every request."""
         return bool(self._names & names)
 
-    async def post(self, url: str, data: bytes) -> Answer:
+    def post(self, url: str, data: bytes) -> Awaitable[Answer]:
         server, head = self._routes.get(("POST", url)) or self._route("POST", url)
-        return await server.ask(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(data), data))
+        return server.ask(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(data), data))
 
-    async def get(self, url: str) -> Answer:
+    def get(self, url: str) -> Awaitable[Answer]:
         server, head = self._routes.get(("GET", url)) or self._route("GET", url)
-        return await server.ask(head + b"\r\n")
+        return server.ask(head + b"\r\n")
 
     async def close(self) -> None:
         for server in self._servers.values():
@@ -235,13 +235,12 @@ class Server:
         """A connection that ends without a word may have been closed before the request came: it is sent once more, on
         a new one."""
         loop = asyncio.get_running_loop()
+        link = self._kept(loop) or await self._new(loop)
         try:
-            return await self._asked(self._kept(loop) or await self._new(loop), request, loop)
+            answer = await link.ask(request, loop)
         except Closed:
-            return await self._asked(await self._new(loop), request, loop)
-
-    async def _asked(self, link: Link, request: bytes, loop: asyncio.AbstractEventLoop) -> Answer:
-        answer = await link.ask(request, loop)
+            link = await self._new(loop)
+            answer = await link.ask(request, loop)
         if link.kept:
             link.used_at = loop.time()
             self._free.append(link)
