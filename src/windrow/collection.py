@@ -323,6 +323,7 @@ class Collection:
             control=control,
             counted=self._count,
             told=delivery.told,
+            taken=delivery.take,
             spent=brakes.spent,
             gate=self._gate,
         )
@@ -340,6 +341,7 @@ class Collection:
             control=control,
             counted=self._count,
             told=delivery.told,
+            taken=delivery.take,
             spent=brakes.spent,
             warn=self.warn,
         )

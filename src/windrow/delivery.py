@@ -57,12 +57,25 @@ class Delivery:
         """Whether anybody looks at the rollouts themselves."""
         return self._listeners.on_commit is not None or self._groups is not None
 
+    def take(self, finished: Finished) -> bool:
+        """An attempt is durable: count it, if nothing else is to be done with it. False: it is to be told."""
+        if self._groups is not None or any(self._listeners):
+            return False
+        for rollout in finished.rollouts:
+            if rollout.grade == "pending":
+                return False
+        self._count(finished)
+        return True
+
+    def _count(self, finished: Finished) -> None:
+        self._progress.count(finished.rollouts, settled=finished.settled)
+        if finished.settled:
+            self._brakes.settled(finished.rollouts[0], self._progress)
+
     async def told(self, finished: Finished) -> None:
-        """An attempt is durable."""
+        """An attempt is durable: count it, grade it, and give it out."""
         slot, rollouts, settled = finished
-        self._progress.count(rollouts, settled=settled)
-        if settled:
-            self._brakes.settled(rollouts[0], self._progress)
+        self._count(finished)
         graded = [await self._graded(rollout, slot) for rollout in rollouts]
         if settled and self._groups is not None:
             await self._settled(slot, graded, self._groups)

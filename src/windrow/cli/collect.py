@@ -162,7 +162,7 @@ async def _collect(
             collection,
             control=control,
             on_commit=display.on_commit if display.wants_rollouts else None,
-            on_progress=display.on_progress,
+            on_progress=display.on_progress if display.wants_progress else None,
             aggregate=arguments.aggregate,
             merged_later=_merges(collection, arguments),
         )

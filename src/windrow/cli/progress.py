@@ -69,6 +69,11 @@ class Display:
     def wants_rollouts(self) -> bool:
         return self._json is not None
 
+    @property
+    def wants_progress(self) -> bool:
+        """Whether it must be told of progress; a live region looks by itself."""
+        return not self._quiet and self._region is None
+
     def on_commit(self, rollout: Rollout) -> None:
         if self._json is None or self._collection is None or self._unread:
             return

@@ -34,7 +34,7 @@ from windrow.cluster.messages import (
     open_channel,
 )
 from windrow.construct import Recipe
-from windrow.engine.commits import Commits, Counted, Finished, Told
+from windrow.engine.commits import Commits, Counted, Finished, Taken, Told, nothing
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.engine.run import COMMITS_WAITING, first_of
@@ -74,6 +74,7 @@ class Workers:
         control: Control,
         counted: Counted,
         told: Told,
+        taken: Taken = nothing,
         spent: Callable[[Rollout], None],
         warn: Callable[[str], None],
     ) -> None:
@@ -93,7 +94,7 @@ class Workers:
         prefix = f"{writer}." if writer is not None else ""
         self._workers = [_Worker(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
         self._commits = Commits(
-            _AlreadyDurable(), control, room=COMMITS_WAITING * sum(shares), counted=counted, told=told
+            _AlreadyDurable(), control, room=COMMITS_WAITING * sum(shares), counted=counted, told=told, taken=taken
         )
 
     async def run(self, waiting: Waiting) -> None:

@@ -30,20 +30,35 @@ class Finished(NamedTuple):
 
 Counted = Callable[[Finished], None]
 Told = Callable[[Finished], Awaitable[None]]
+Taken = Callable[[Finished], bool]
+
+
+def nothing(finished: Finished) -> bool:
+    return False
 
 
 class Commits:
-    """`counted` is called as soon as an attempt is durable; `told` is awaited after it, one at a time.
+    """`counted` is called as soon as an attempt is durable; `told` is awaited after it, one at a time, unless it is `taken`.
 
     What is still to be graded takes its time: it is told beside the others.
     """
 
-    def __init__(self, sink: Sink, control: Control, *, room: int, counted: Counted, told: Told) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        control: Control,
+        *,
+        room: int,
+        counted: Counted,
+        told: Told,
+        taken: Taken = nothing,
+    ) -> None:
         self._sink = sink
         self._control = control
         self._room = asyncio.Semaphore(room)
         self._counted = counted
         self._told = told
+        self._taken = taken
         self._finished: list[Finished] = []
         self._durable: deque[Finished] = deque()
         self._closed = False
@@ -71,8 +86,12 @@ class Commits:
             await self._sink.commit(_rollouts(batch))
             for finished in batch:
                 self._counted(finished)
-            self._durable += batch
-            self._to_tell.set()
+                if self._taken(finished):
+                    self._room.release()
+                else:
+                    self._durable.append(finished)
+            if self._durable:
+                self._to_tell.set()
         self._written = True
         self._to_tell.set()
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from windrow.records import Rollout
+from windrow.records import OPPONENT, Rollout
 
 Phase = Literal["serving", "opening", "grading", "running", "aggregating", "tracking"]
 
@@ -38,7 +38,9 @@ class Progress(msgspec.Struct):
 
     def count(self, rollouts: Sequence[Rollout], *, settled: bool) -> None:
         """An attempt is committed. It is counted once, however many seats it has; what they cost and got, for each."""
-        first = next((rollout for rollout in rollouts if not rollout.opponent), rollouts[0])
+        first = rollouts[0]
+        if first.agent == OPPONENT:
+            first = next((rollout for rollout in rollouts if not rollout.opponent), first)
         self.attempts += 1
         self.settled += settled
         self.failed += first.status == "failed"

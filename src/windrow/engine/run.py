@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from windrow.engine.attempts import attempt
-from windrow.engine.commits import Commits, Counted, Finished, Told
+from windrow.engine.commits import Commits, Counted, Finished, Taken, Told, nothing
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
 from windrow.engine.pace import Pace
@@ -41,6 +41,7 @@ class Scheduler:
         control: Control,
         counted: Counted,
         told: Told,
+        taken: Taken = nothing,
         spent: Callable[[Rollout], None] = lambda rollout: None,
         gate: asyncio.Semaphore | None = None,
     ) -> None:
@@ -58,7 +59,7 @@ class Scheduler:
         self._running = 0
         if pace.adaptive:
             world.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
-        self._commits = Commits(sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told)
+        self._commits = Commits(sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told, taken=taken)
 
     async def run(self, waiting: Waiting, until: asyncio.Event | None = None) -> None:
         """Return when every slot is committed, or, after a stop, when what was running is.
