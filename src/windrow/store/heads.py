@@ -78,6 +78,10 @@ _has_no_seat = re.compile(
     rb'\{"v":%d,"id":"[^"\\]+","attempt":\d+,"group":"[^"\\]+","sample":\d+,"(?:seed"|episode":null,"seat":null)'
     % SCHEMA_VERSION
 ).match  # how every line begins that has none
+_plain = re.compile(
+    rb'\{"v":%d,"id":"([^"\\]+)","attempt":(\d+),"group":"[^"\\]+","sample":\d+,"(?:seed"|episode":null,"seat":null)'
+    % SCHEMA_VERSION
+).match  # the same, and what it says first
 _first_attempt = re.compile(rb'\{"v":%d,"id":"([^"\\]+)","attempt":1,' % SCHEMA_VERSION).match
 
 
@@ -202,6 +206,27 @@ def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
         for line in lines():
             first = _first_attempt(line)
             if first is None or first[1] in twice:
+                _enter(best, line, twice)
+    return best
+
+
+def plain_contest(lines: Callable[[], Iterator[bytes]]) -> Contest | None:
+    """The same where every line begins as one of an episode without seats does; None where one does not."""
+    best: Contest = {}
+    firsts = Repeats()
+    add = firsts.add
+    for line in lines():
+        found = _plain(line)
+        if found is None:
+            return None
+        if found[2] == b"1" and found[1] not in best:
+            add(found[1])
+        else:
+            _enter(best, line, firsts)
+    if twice := firsts.found():
+        for line in lines():
+            found = _plain(line)
+            if found is None or found[2] != b"1" or found[1] in twice:
                 _enter(best, line, twice)
     return best
 

@@ -27,6 +27,7 @@ from windrow.store.heads import (
     contest,
     decode_head,
     decode_member,
+    plain_contest,
     rank,
     without_lost_episodes,
 )
@@ -34,6 +35,7 @@ from windrow.store.places import Place, Places
 from windrow.store.taskfile import read_task, read_tasks
 
 READ_BYTES = 1 << 17
+NEWLINE = 0x0A
 
 T = TypeVar("T")
 
@@ -86,6 +88,37 @@ class RunReader:
         known = {(line.segment, line.number) for line in self.bad_lines}
         self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
 
+    def _plainly(self, decode: Callable[[bytes], T], sizes: Mapping[str, int]) -> Iterator[tuple[Place, T]]:
+        """The same for lines that are all of this version, in one loop: most runs are read so, and it is twice as fast."""
+        bad: list[BadLine] = []
+        for segment in segments(self.path):
+            end = sizes.get(segment, 0)
+            offset = 0
+            with self._opened(segment) as file:
+                for number, line in enumerate(file, 1):
+                    if offset >= end or line[-1] != NEWLINE:
+                        break
+                    try:
+                        if not line.isascii():
+                            line.decode()
+                        yield Place(segment, offset), decode(line)
+                    except NOT_A_LINE as problem:
+                        bad.append(BadLine(segment, number, str(problem)))
+                    offset += len(line)
+        known = {(line.segment, line.number) for line in self.bad_lines}
+        self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
+
+    def _texts(self, sizes: Mapping[str, int]) -> Iterator[bytes]:
+        """The whole lines of the rollouts, up to these sizes."""
+        for segment in segments(self.path):
+            left = sizes.get(segment, 0)
+            with self._opened(segment) as file:
+                for line in file:
+                    if left <= 0 or line[-1] != NEWLINE:
+                        break
+                    left -= len(line)
+                    yield line
+
     def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[Place, Head]]:
         return self.lines(decode_head, sizes=sizes)
 
@@ -101,9 +134,14 @@ class RunReader:
         def lines() -> Iterator[Line]:
             return without_lost_episodes(self._whole_lines("rollouts", now))
 
-        best = contest(lambda: (line.text for line in lines()))
+        best = plain_contest(lambda: self._texts(now))
+        if best is None:  # there are episodes with seats, or lines that cannot be read
+            best = contest(lambda: (line.text for line in lines()))
+            found = self._decoded(decode, lines())
+        else:
+            found = self._plainly(decode, now)
         self.attempts = 0
-        for place, line in self._decoded(decode, lines()):
+        for place, line in found:
             self.attempts += 1
             if best and (id := line.id.encode()) in best:
                 if rank(line.status, line.attempt) < best[id]:
