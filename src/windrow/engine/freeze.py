@@ -20,10 +20,11 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Freezer:
-    """`repaired` counts the strings in which half a surrogate pair was replaced."""
+    """`repaired` counts the strings in which half a surrogate pair was replaced; `parts`: a message had content in parts."""
 
     def __init__(self) -> None:
         self.repaired = 0
+        self.parts = False
 
     def text(self, text: str) -> str:
         if type(text) is not str:
@@ -85,6 +86,7 @@ class Freezer:
             content = self.text(content)
         elif content is not None:
             content = self.value(content, "message content")
+            self.parts = True
             if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
                 raise ValueError("a message's content must be a string or a list of parts")
         return Message(

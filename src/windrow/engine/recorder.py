@@ -361,6 +361,11 @@ class Recorder:
     # -- the record
 
     @property
+    def has_parts(self) -> bool:
+        """Whether the content of any message is a list."""
+        return self._freezer.parts
+
+    @property
     def turn_count(self) -> int:
         return len(self._turns)
 

@@ -277,10 +277,12 @@ class EpisodeSession:
     async def _sent(self, reads: Ranges) -> tuple[Message, ...]:
         """What these ranges say, as the model is to see it."""
         messages = self._recorder.messages
-        read = [message for start, stop in reads for message in messages[start:stop]]
-        for message in read:
-            if isinstance(message.content, list):
-                return await shown(copied_messages(read), self._world.blobs)
+        start, stop = reads[0]
+        read = messages[start:stop]
+        for start, stop in reads[1:]:
+            read += messages[start:stop]
+        if self._recorder.has_parts:
+            return await shown(copied_messages(read), self._world.blobs)
         return tuple(read)  # texts cannot be changed
 
     async def _call(self, request: Request, reads: Ranges) -> Completion | None:

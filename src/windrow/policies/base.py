@@ -24,10 +24,11 @@ MAX_ASKED_WAITS = 20  # of one call, that the server asked for: what comes after
 class Route:
     """Where an episode's calls go: what the policy chose for the first one, so that the later ones go there too."""
 
-    __slots__ = ("branches", "endpoint")
+    __slots__ = ("branches", "endpoint", "sent")
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
+        self.sent: tuple[tuple[Message, ...], bytes] = ((), b"")  # the last messages, and how they went over the wire
         self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
 
 

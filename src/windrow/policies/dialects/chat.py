@@ -18,7 +18,7 @@ from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
 from windrow.policies.likeliest import MISSING_LOGPROB, with_top
-from windrow.policies.wire import Choice, Reply, decode_reply, likeliest, wire_message
+from windrow.policies.wire import Choice, Reply, decode_reply, likeliest, wire_messages
 from windrow.records import Capture, Json, Tokens
 
 
@@ -31,7 +31,7 @@ class OpenAIChat(Dialect):
     token_options: ClassVar[dict[str, Json]] = {}
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
-        body: dict[str, Json] = {"model": model, "messages": [wire_message(m) for m in request.messages]}
+        body: dict[str, Json] = {"model": model, "messages": wire_messages(request.messages, request.route)}
         with_options(body, request)
         if asks(request.capture, "logprobs"):
             body |= self.logprob_options
