@@ -7,6 +7,7 @@ numbers of a look hold until the next one.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable
 from functools import cache
@@ -237,7 +238,15 @@ async def _part(frame: Frame, caps: Caps, first: int, max_chars: int, holders: H
         "first": first,
     }
     handle, seen = await holders.ask(frame, _script(), bounds)
-    return Part(frame, handle, first, read(seen, max_chars))
+    return Part(frame, handle, first, read(_parsed(seen), max_chars))
+
+
+def _parsed(seen: Any) -> Any:
+    """What the script said as text; a page may have meddled with how it is said."""
+    try:
+        return json.loads(seen)
+    except (TypeError, ValueError, RecursionError):
+        raise Unreadable("the page does not let itself be read") from None
 
 
 async def _unless_gone(answer: Awaitable[T]) -> T | None:

@@ -231,11 +231,12 @@
     ),
   ].filter((el) => shown(el, getComputedStyle(el)));
   holder.elements = elements;
-  return {
+  // As one text: value by value, the driver takes longer to pass it on than the page does to be walked over.
+  return JSON.stringify({
     lines: kept, boxes: kept.filter(([, number]) => number).map(([, number]) => [number, boxes.get(number)]), above, below, cut, hidden, nodes, found: elements.length,
     title: String(document.title).slice(0, 500), url: location.href.slice(0, 4000), status: (navigation && navigation.responseStatus) || null,
     scroll: [Math.round(scrolling.scrollTop), Math.round(scrolling.scrollHeight), innerHeight],
     text: text.length, beginning: text.slice(0, 2000), captcha: walls.length,
     ms: performance.now() - began,
-  };
+  });
 }
