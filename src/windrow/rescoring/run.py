@@ -20,7 +20,7 @@ from windrow.errors import UsageError, WindrowError
 from windrow.grade.grader import Grader
 from windrow.grade.judges import Judges
 from windrow.groups import least_members
-from windrow.records import Grading, Rollout, RolloutGroup
+from windrow.records import Grading, Rollout, RolloutGroup, decode_rollout
 from windrow.rescoring.generations import Done, known_generation
 from windrow.rescoring.scorers import loaded_again, scorers_again
 from windrow.scoring import grading_of
@@ -330,11 +330,11 @@ class Rescoring:
     def _units(self, done: Done, progress: RescoreProgress) -> Iterator[list[Rollout]]:
         """The rollouts that are to be judged: each by itself, or the members of a group together."""
         if not self._together:
-            for place, head in self._reader.finals():
+            for _, found in self._reader.finals(decode_rollout):
                 progress.read += 1
-                if head.status in GRADABLE:
-                    rollout = self._reader.readable(place)
-                    if rollout is not None and not rollout.opponent and self._chosen(rollout, done):
+                if found.status in GRADABLE and not found.opponent:
+                    rollout = self._reader.with_row(found)
+                    if self._chosen(rollout, done):
                         progress.chosen += 1
                         yield [rollout]
             return
