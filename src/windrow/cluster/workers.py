@@ -94,7 +94,12 @@ class Workers:
         prefix = f"{writer}." if writer is not None else ""
         self._workers = [_Worker(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
         self._commits = Commits(
-            _AlreadyDurable(), control, room=COMMITS_WAITING * sum(shares), counted=counted, told=told, taken=taken
+            _AlreadyDurable(),
+            control,
+            room=COMMITS_WAITING * sum(shares),
+            counted=counted,
+            told=told,
+            taken=taken,
         )
 
     async def run(self, waiting: Waiting) -> None:

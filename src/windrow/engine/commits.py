@@ -18,7 +18,6 @@ from windrow.errors import StoreError
 from windrow.records import Rollout
 from windrow.tasks.plan import Slot
 
-
 GATHER_S = 0.01  # in which attempts come together that are written together: a write of each costs as much as its record
 
 

@@ -175,7 +175,7 @@ async def within(
     clock: asyncio.Timeout | None = None
     try:
         if timed_by is nobody and inspect.iscoroutine(work):
-            begun = Begun(work)
+            begun: Begun[T] = Begun(work)
             if begun.done:
                 return begun.result
             work = begun.rest()

@@ -100,9 +100,7 @@ class Freezer:
             turn=turn,
         )
 
-    def reply(
-        self, content: str | None, calls: Sequence[Call], reasoning: str | None, turn: int
-    ) -> Message:
+    def reply(self, content: str | None, calls: Sequence[Call], reasoning: str | None, turn: int) -> Message:
         """What the policy said."""
         return Message(
             role="assistant",

@@ -68,7 +68,7 @@ def is_ours(kind: type) -> bool:
     return kind.__module__.startswith("windrow.")
 
 
-def guarded_method(owner: object, method: str, work: Awaitable[T]) -> Awaitable[T]:
+def guarded_method(owner: Any, method: str, work: Awaitable[T]) -> Awaitable[T]:
     """What a method of a user's object does, under guard; what comes with Windrow needs none."""
     if is_ours(type(owner)):
         return work

@@ -49,6 +49,7 @@ from windrow.tasks.plan import Slot
 REWARD = "reward"  # the score of a seat that was rewarded without a turn
 _STOPS = (None, *get_args(Stop))
 
+
 class Timed:
     """Adds the seconds between entering and leaving to a phase's."""
 

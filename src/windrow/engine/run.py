@@ -59,7 +59,9 @@ class Scheduler:
         self._running = 0
         if pace.adaptive:
             world.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
-        self._commits = Commits(sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told, taken=taken)
+        self._commits = Commits(
+            sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told, taken=taken
+        )
 
     async def run(self, waiting: Waiting, until: asyncio.Event | None = None) -> None:
         """Return when every slot is committed, or, after a stop, when what was running is.

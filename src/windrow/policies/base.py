@@ -28,7 +28,10 @@ class Route:
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
-        self.sent: tuple[tuple[Message, ...], bytes] = ((), b"")  # the last messages, and how they went over the wire
+        self.sent: tuple[tuple[Message, ...], bytes] = (
+            (),
+            b"",
+        )  # the last messages, and how they went over the wire
         self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
 
 
@@ -193,8 +196,12 @@ def _checked(completion: Completion, policy: Policy) -> Completion:
         and type(said.finish) in _TEXT
         and type(said.model) in _TEXT
         and type(said.usage) in _USAGE
-        and said.tool_calls == said.malformed == ()
-        and said.tokens is said.reasoning is said.version is said.first_token_s is None
+        and said.tool_calls == ()
+        and said.malformed == ()
+        and said.tokens is None
+        and said.reasoning is None
+        and said.version is None
+        and said.first_token_s is None
     ):
         return completion  # as nearly all are
     wrong = next((name for name, kinds in _KINDS if not isinstance(getattr(completion, name), kinds)), None)

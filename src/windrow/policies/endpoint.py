@@ -230,7 +230,9 @@ class Endpoint:
                 f"--set policy.probe_timeout_s=… waits longer"
             ) from None
         except TooLong:
-            raise EndpointError(f"{self._too_long()}. Is the base URL right? It usually ends in /v1") from None
+            raise EndpointError(
+                f"{self._too_long()}. Is the base URL right? It usually ends in /v1"
+            ) from None
         except NotTrusted as problem:
             raise EndpointError(f"cannot trust {self.base_url}: {self._transport(problem)}") from None
         except OSError as problem:

@@ -11,7 +11,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import Awaitable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 IDLE_S = 15.0  # a connection that was not used for longer is not trusted to be there
@@ -228,7 +228,7 @@ class Server:
         self._most = most
         self._tls = ssl.create_default_context() if scheme == "https" else None
         self._free: list[Link] = []
-        self._places: asyncio.Future[list[tuple]] | None = None
+        self._places: asyncio.Future[list[Any]] | None = None
         self._places_until = 0.0
 
     async def ask(self, request: bytes) -> Answer:
@@ -271,10 +271,12 @@ class Server:
             raise NotTrusted(getattr(problem, "verify_message", None) or str(problem)) from None
         except OSError as problem:
             self._places = None
-            raise NotThere(f"cannot connect to {self._host}:{self._port} ({problem.strerror or problem})") from None
+            raise NotThere(
+                f"cannot connect to {self._host}:{self._port} ({problem.strerror or problem})"
+            ) from None
         return link
 
-    async def _found(self, loop: asyncio.AbstractEventLoop) -> list[tuple]:
+    async def _found(self, loop: asyncio.AbstractEventLoop) -> list[Any]:
         """The server's addresses; those who ask at once ask together."""
         if self._places is None or loop.time() > self._places_until or _failed(self._places):
             self._places_until = loop.time() + NAMES_S
@@ -289,7 +291,7 @@ class Server:
             self._free.pop().cut()
 
 
-def _failed(asked: asyncio.Future[list[tuple]]) -> bool:
+def _failed(asked: asyncio.Future[list[Any]]) -> bool:
     return asked.done() and (asked.cancelled() or asked.exception() is not None)
 
 
