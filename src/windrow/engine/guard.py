@@ -8,7 +8,6 @@ import. A cancellation must end it; one that goes on all the same is given a mom
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import time
 import types
@@ -62,7 +61,6 @@ def blocks(who: str) -> bool:
     return watch is not None and watch.blocks(who)
 
 
-@functools.cache
 def is_ours(kind: type) -> bool:
     """Whether a class comes with Windrow."""
     return kind.__module__.startswith("windrow.")
