@@ -7,6 +7,7 @@ files, so that a side cannot be quick by doing less.
 
 from __future__ import annotations
 
+import compileall
 import os
 import shlex
 import signal
@@ -18,6 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
@@ -146,8 +149,17 @@ def floor(load: Load, *flags: str) -> Side:
     return Side("floor", load, measure, f"python bench/bare_client.py {shlex.join(options)}")
 
 
+@cache
+def compile_windrow() -> None:
+    """Compile windrow to bytecode, as pip compiled aiohttp when it was installed. An editable install is not compiled,
+    and PYTHONDONTWRITEBYTECODE would have every command compile it anew."""
+    package = Path(find_spec("windrow").origin).parent
+    compileall.compile_dir(package, quiet=2)
+
+
 def windrow(load: Load, *flags: str, name: str = "windrow") -> Side:
     """`windrow collect` as a user would type it, without its display."""
+    compile_windrow()
     options = ["--quiet", "-k", str(load.samples), "--concurrency", str(load.concurrency), *flags]
     tasks_name = f"{load.tasks}-tasks.jsonl"
 
