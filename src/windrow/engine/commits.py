@@ -18,8 +18,6 @@ from windrow.errors import StoreError
 from windrow.records import Rollout
 from windrow.tasks.plan import Slot
 
-GATHER_S = 0.01  # in which attempts come together that are written together: a write of each costs as much as its record
-
 
 class Finished(NamedTuple):
     """An attempt that has ended, with a rollout for each of its seats. `settled`: its slot is not tried again in this
@@ -83,8 +81,6 @@ class Commits:
             if not self._finished:
                 self._to_write.clear()
                 await self._to_write.wait()
-                if not self._closed:
-                    await asyncio.sleep(GATHER_S)
                 continue
             batch, self._finished = self._finished, []
             await self._sink.commit(_rollouts(batch))
