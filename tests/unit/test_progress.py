@@ -101,9 +101,9 @@ async def test_a_grading_pass_over_earlier_rollouts_reports_its_progress(tmp_pat
 def test_a_frame_says_what_is_done_what_failed_and_what_is_left() -> None:
     clock = Clock()
     speed = Speed(clock)
-    clock.now += 10
     progress = Progress(planned=2000, settled=500, rewards=400, reward_sum=100.0, tokens=12_340, in_flight=8)
-    progress.phase = "running"
+    progress.phase, progress.running_since = "running", clock.now
+    clock.now += 10
     progress.failures = {"infra/http_503": 5, "env/ValueError": 95}
     progress.left = {"chat": 1400, "pkg:Other": 100, "pkg:Done": 0}
     now = frame(progress, speed)
@@ -140,7 +140,7 @@ def test_what_cannot_be_counted_is_named(progress: Progress, status: str) -> Non
 def test_speed_is_that_of_the_last_minute_and_in_the_end_that_of_all() -> None:
     clock = Clock()
     speed = Speed(clock)
-    progress = Progress(planned=10**6)
+    progress = Progress(planned=10**6, running_since=clock.now)
     for _ in range(600):  # ten minutes at 10 a second
         clock.now += 1
         progress.settled += 10
@@ -151,7 +151,7 @@ def test_speed_is_that_of_the_last_minute_and_in_the_end_that_of_all() -> None:
         progress.tokens += 5
         rates = speed.rates(progress)
     assert rates == pytest.approx((1.0, 5.0))
-    speed.stop()
+    progress.running_until = clock.now
     clock.now += 1000  # what comes after the work is not counted
     assert speed.rates(progress) == pytest.approx((6200 / 800, 1000 / 800))
 
