@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from windrow.cli.live import pack
 from windrow.cli.main import main
 from windrow.cli.progress import MILESTONES, Display
 from windrow.engine.progress import Progress
+from windrow.policies import Completion, Request
+from windrow.policies.scripted import CallablePolicy
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +157,46 @@ def test_speed_is_that_of_the_last_minute_and_in_the_end_that_of_all() -> None:
     progress.running_until = clock.now
     clock.now += 1000  # what comes after the work is not counted
     assert speed.rates(progress) == pytest.approx((6200 / 800, 1000 / 800))
+
+
+def test_what_comes_before_the_rollouts_is_not_in_their_speed() -> None:
+    clock = Clock()
+    speed = Speed(clock)
+    progress = Progress(planned=100, phase="serving")
+    clock.now += 600
+    assert speed.rates(progress) == (0.0, 0.0)
+    progress.running_since = clock.now
+    clock.now += 2
+    progress.settled, progress.tokens = 10, 50
+    assert speed.rates(progress) == (5.0, 25.0)
+
+
+class SlowToOpen(CallablePolicy):
+    """Notes the times at which it was open, was asked first, and had answered last."""
+
+    opened = asked = answered = 0.0
+
+    async def open(self) -> None:
+        await asyncio.sleep(0.05)
+        self.opened = time.monotonic()
+
+    async def complete(self, request: Request) -> Completion:
+        self.asked = self.asked or time.monotonic()
+        completion = await super().complete(request)
+        self.answered = time.monotonic()
+        return completion
+
+
+async def test_rollouts_run_from_when_the_policy_is_open_until_the_last_is_delivered(tmp_path: Path) -> None:
+    policy = SlowToOpen(lambda request: "42", name="test")
+    seen: list[Progress] = []
+    await collected(ROWS[:5], policy=policy, out=str(tmp_path / "run"), on_progress=seen.append)
+    ended = time.monotonic()
+    progress = seen[-1]
+    assert progress.running_since is not None
+    assert progress.running_until is not None
+    assert policy.opened <= progress.running_since <= policy.asked
+    assert policy.answered <= progress.running_until <= ended
 
 
 def test_hundred_percent_means_all() -> None:
