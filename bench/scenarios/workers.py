@@ -39,7 +39,7 @@ def run(options: Options) -> Section:
         "rollouts/s",
         "speed-up",
         "CPU ms a rollout",
-        "the parent's",
+        "parent's CPU ms a rollout",
         "peak MB, all processes",
     ]
     return Section(TITLE, ABOUT, [table(header, rows)], commands_of(sides))

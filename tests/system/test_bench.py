@@ -68,7 +68,7 @@ def test_workers_are_measured_beside_one_process_with_what_their_parent_takes(tm
     ]
     header, _, one, two = rows
     assert (one[0], two[0]) == ("1", "2")
-    of_parent = header.index("the parent's")
+    of_parent = header.index("parent's CPU ms a rollout")
     assert one[of_parent] == "–"
     assert 0 <= float(two[of_parent]) < float(two[header.index("CPU ms a rollout")])
 

@@ -144,6 +144,7 @@ def test_workers_collect_what_one_process_does_each_into_a_segment_of_its_own(ho
     assert segments(home.path / "two") == ["rollouts.w0.jsonl", "rollouts.w1.jsonl"]
     assert records(home.path / "two") == records(home.path / "one")
     assert lines_are_unique(home.path / "two")
+    assert {rollout.grade for rollout in home.rollouts(run=home.path / "two") if rollout.done} == {"graded"}
 
 
 def test_a_parent_that_is_killed_again_and_again_leaves_no_orphan_and_loses_and_doubles_nothing(
