@@ -32,7 +32,8 @@ from windrow.cluster.messages import (
     Start,
     open_channel,
 )
-from windrow.cluster.workers import BEGIN, divided, shares_of
+from windrow.cluster.process import BEGIN
+from windrow.cluster.workers import divided, shares_of
 from windrow.collection import Collection, open_collection
 from windrow.config import PolicyConfig, RunConfig, load_config
 from windrow.construct import Parts, Recipe

@@ -84,7 +84,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Its world is open, and its segment is its own."""
 
 
-class Seat(msgspec.Struct, frozen=True, array_like=True):
+class SeatOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What of a rollout is counted: an `Outcome`."""
 
     agent: str
@@ -110,7 +110,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     number: int
     attempt: int
     settled: bool
-    seats: tuple[Seat, ...]
+    seats: tuple[SeatOutcome, ...]
     rollouts: tuple[Rollout, ...] = ()
 
 

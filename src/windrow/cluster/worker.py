@@ -27,7 +27,7 @@ from windrow.cluster.messages import (
     Order,
     Ready,
     Run,
-    Seat,
+    SeatOutcome,
     Start,
     Warned,
     open_channel,
@@ -169,12 +169,12 @@ class _Worker:
         slot, _, settled, seats = finished
         return Attempt(slot.number, slot.attempt, settled, tuple(map(self._seat, seats)), rollouts)
 
-    def _seat(self, rollout: Rollout) -> Seat:
+    def _seat(self, rollout: Rollout) -> SeatOutcome:
         error = rollout.error
         if error is not None:
             kind, message = self._redactor.text(error.kind), self._redactor.text(error.message)
             error = msgspec.structs.replace(error, kind=kind, message=message, traceback=None)
-        return Seat(
+        return SeatOutcome(
             rollout.agent,
             rollout.status,
             rollout.reason,

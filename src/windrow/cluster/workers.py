@@ -7,31 +7,15 @@ given to another (one of them may be on disk already), and the next call of the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-import socket
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from windrow import errors
-from windrow.cluster.messages import (
-    Cancel,
-    Channel,
-    Durable,
-    Ended,
-    Failed,
-    Finish,
-    Ready,
-    Report,
-    Run,
-    Start,
-    Warned,
-    open_channel,
-)
+from windrow.cluster.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
+from windrow.cluster.process import WorkerProcess
 from windrow.construct import Recipe
 from windrow.engine.commits import Deliver, Deliveries, Finished, OnDurable
 from windrow.engine.control import Control
@@ -41,11 +25,6 @@ from windrow.engine.run import COMMITS_WAITING, first_of
 from windrow.engine.waiting import Waiting
 from windrow.errors import WindrowError
 from windrow.tasks.plan import Slot
-
-AHEAD = 8  # at least one in so many of a worker's episodes is leased ahead, so that it does not wait
-LEAVE_S = 5.0  # for a worker that is done
-# What is importable here is importable there. Not by PYTHONPATH: what an environment starts would inherit that.
-BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from windrow.cluster.worker import main; main()"
 
 
 class Workers:
@@ -82,9 +61,9 @@ class Workers:
         self._on_durable = on_durable
         self._spent = spent
         self._warn = warn
-        self._warned: dict[str, _Worker] = {}
+        self._warned: dict[str, WorkerProcess] = {}
         prefix = f"{writer}." if writer is not None else ""
-        self._workers = [_Worker(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
+        self._workers = [WorkerProcess(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
         self._deliveries = Deliveries(deliver, control, room=COMMITS_WAITING * sum(shares))
 
     async def run(self, waiting: Waiting) -> None:
@@ -100,7 +79,7 @@ class Workers:
         except* WindrowError as problems:
             raise first_of(problems) from None
 
-    async def _serve(self, worker: _Worker, waiting: Waiting) -> None:
+    async def _serve(self, worker: WorkerProcess, waiting: Waiting) -> None:
         """Start a worker, keep it busy, and see it out."""
         try:
             await worker.start(self._start)
@@ -130,12 +109,12 @@ class Workers:
             worker.running = 0
             await worker.stop()
 
-    def _pass_warning_on(self, worker: _Worker, text: str) -> None:
+    def _pass_warning_on(self, worker: WorkerProcess, text: str) -> None:
         """What several workers find out is told once."""
         if self._warned.setdefault(text, worker) is worker:
             self._warn(text)
 
-    async def _take_in(self, worker: _Worker, report: Durable, waiting: Waiting) -> None:
+    async def _take_in(self, worker: WorkerProcess, report: Durable, waiting: Waiting) -> None:
         """Count what a worker has committed; return when there was room for what is to be delivered of it."""
         batch = []
         for attempt in report.attempts:
@@ -153,7 +132,7 @@ class Workers:
             await self._deliveries.reserve()
             self._deliveries.put(finished)
 
-    def _lease(self, workers: Sequence[_Worker], waiting: Waiting) -> None:
+    def _lease(self, workers: Sequence[WorkerProcess], waiting: Waiting) -> None:
         """Give `workers` what they have room for; when nothing is left anywhere, let all of them go."""
         for worker in workers:
             if worker.ready and not worker.left:
@@ -184,10 +163,10 @@ class Workers:
             else:
                 self._dismiss(worker)
 
-    def _dismiss(self, worker: _Worker) -> None:
+    def _dismiss(self, worker: WorkerProcess) -> None:
         worker.order(Cancel(self._control.reason) if self._control.cancelled else Finish())
 
-    def _mourn(self, worker: _Worker, code: int, waiting: Waiting) -> None:
+    def _mourn(self, worker: WorkerProcess, code: int, waiting: Waiting) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit {code}"
         self._warn(
             f"worker {worker.name} died ({how}); what it had committed is safe, and the same command again runs the "
@@ -199,87 +178,6 @@ class Workers:
         worker.left = True
         if all(worker.left for worker in self._workers):
             self._control.stop("every worker died")
-
-
-class _Worker:
-    """One process, seen from its parent."""
-
-    def __init__(self, name: str, share: int) -> None:
-        self.name = name
-        self.share = share
-        self.leased: dict[int, Slot] = {}
-        self.running = 0
-        self.reported = 0  # attempts in its last report: about as many have ended since
-        self.ready = self.ended = self.left = self.cancelled = False
-        self._channel: Channel[Report] | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def room(self) -> int:
-        ahead = min(max(self.share // AHEAD, self.reported), self.share)
-        return self.share + ahead - len(self.leased)
-
-    async def start(self, start: Start) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-c", BEGIN, str(theirs.fileno()), str(os.getpid()), *sys.path),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C on the terminal is for the parent
-            )
-        self._watch = asyncio.create_task(self._hang_up(self._process, ours))
-        self._channel = await open_channel(ours, Report)
-        self._channel.post(msgspec.structs.replace(start, writer=self.name, concurrency=self.share))
-
-    @staticmethod
-    async def _hang_up(process: asyncio.subprocess.Process, end: socket.socket) -> None:
-        """When the process is gone, nothing more comes, though a child of an environment may hold its socket."""
-        await process.wait()
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RD)
-
-    def reports(self) -> AsyncIterator[Report]:
-        """What it says, until it is gone."""
-        assert self._channel is not None
-        return self._channel.receive()
-
-    def lease(self, slots: Sequence[Slot]) -> None:
-        if slots:
-            self.leased.update((slot.number, slot) for slot in slots)
-            self.order(Run.of(slots))
-
-    def order(self, order: Run | Finish | Cancel) -> None:
-        self.left = self.left or not isinstance(order, Run)
-        if self._channel is not None:
-            self.cancelled = self.cancelled or isinstance(order, Cancel)
-            self._channel.post(order)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-
-    async def exit_code(self) -> int:
-        assert self._process is not None
-        return await self._process.wait()
-
-    async def stop(self) -> None:
-        """See the process out; one that does not leave by itself is killed."""
-        if self._channel is not None:
-            await self._channel.close()
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._process is None or self._process.returncode is not None:
-            return
-        try:
-            async with asyncio.timeout(LEAVE_S if self.ended else 0):
-                await self._process.wait()
-        except TimeoutError:
-            self.kill()
-            await self._process.wait()
 
 
 def _error(report: Failed) -> WindrowError:
