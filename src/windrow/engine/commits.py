@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from windrow.engine.backlog import Backlog
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.world import Sink
@@ -46,18 +47,18 @@ class Deliveries:
     def __init__(self, deliver: Deliver, control: Control, *, room: int) -> None:
         self._deliver = deliver
         self._control = control
-        self._room = asyncio.Semaphore(room)
+        self._backlog = Backlog(room)
         self._waiting: deque[Finished] = deque()
         self._closed = False
         self._changed = asyncio.Event()
 
     async def reserve(self) -> None:
         """Wait until there is room for one more."""
-        await self._room.acquire()
+        await self._backlog.enter()
 
-    def release(self) -> None:
-        """Give back room that was reserved: there is nothing to deliver."""
-        self._room.release()
+    def release(self, count: int) -> None:
+        """Give back room that was reserved for attempts of which there is nothing to deliver."""
+        self._backlog.leave(count)
 
     def put(self, finished: Finished) -> None:
         """Deliver an attempt, for which room was reserved."""
@@ -90,7 +91,7 @@ class Deliveries:
             if not self._control.absorb():
                 raise
         finally:
-            self._room.release()
+            self._backlog.leave(1)
 
 
 class Commits:
@@ -127,8 +128,7 @@ class Commits:
             remaining = self._on_durable(batch)
             for finished in remaining:
                 self._deliveries.put(finished)
-            for _ in range(len(batch) - len(remaining)):
-                self._deliveries.release()
+            self._deliveries.release(len(batch) - len(remaining))
         self._deliveries.close()
 
     async def rescue(self) -> None:
