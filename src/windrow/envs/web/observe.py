@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from windrow.envs.web.reading import Unreadable, max_reply, read
+from windrow.envs.web.reading import Unreadable, max_reply, pair, read
 from windrow.envs.web.waits import went_away
 from windrow.errors import ToolError
 from windrow.records import Json
@@ -179,7 +179,7 @@ class Look:
         if part is not self._parts[0]:
             return None  # in a frame, whose places are not the screen's
         found = await _unless_gone(part.handle.evaluate(_AIM, place))
-        return (found[0], found[1]) if found is not None else None
+        return pair(found) if found is not None else None
 
     def _place(self, number: int) -> tuple[Part, int]:
         for part in self._parts:
@@ -228,7 +228,7 @@ async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holde
             return None
         async with asyncio.timeout(caps.budget_ms / 1000 + 1):  # a frame of another site may be stuck
             part = await _part(frame, caps, first, left, holders)
-        edge = await holder.evaluate("el => [el.clientLeft, el.clientTop]")
+        edge = pair(await holder.evaluate("el => [el.clientLeft, el.clientTop]"))
         part.offset = (box["x"] + edge[0], box["y"] + edge[1])
         return part
     except (Error, TimeoutError, Unreadable):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
+
+import msgspec
 
 MORE_CHARS = 100  # that the last line may have over the limit of all
 MAX_COUNT = 2**53  # of anything in a page
+MEDDLED = "the page does not let itself be read"
 _TEXTS = {"title": 500, "url": 4_000, "beginning": 2_000}
 _COUNTS = ("above", "below", "nodes", "found", "text", "captcha")
 _BOX = 5  # an element's number, and its x, y, width and height
@@ -14,6 +18,13 @@ _BOX = 5  # an element's number, and its x, y, width and height
 
 class Unreadable(Exception):
     """The page has changed what our script relies on."""
+
+
+class Option(msgspec.Struct, frozen=True):
+    """An option of a list."""
+
+    label: str
+    value: str
 
 
 def max_reply(max_chars: int, max_elements: int) -> int:
@@ -31,7 +42,7 @@ def read(reply: Any, max_chars: int, max_elements: int) -> dict[str, Any]:
     Nothing is parsed that is longer than the script may say.
     """
     if not isinstance(reply, str) or len(reply) > max_reply(max_chars, max_elements):
-        raise Unreadable("the page does not let itself be read")
+        raise Unreadable(MEDDLED)
     try:
         seen = json.loads(reply)
         left, lines = max_chars + MORE_CHARS, []
@@ -58,7 +69,26 @@ def read(reply: Any, max_chars: int, max_elements: int) -> dict[str, Any]:
             ],
         }
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
-        raise Unreadable("the page does not let itself be read") from None
+        raise Unreadable(MEDDLED) from None
+
+
+def pair(value: Any) -> tuple[float, float]:
+    """Two finite numbers, such as a place on the screen; Unreadable where a page said something else."""
+    try:
+        first, second = (float(number) for number in value)
+    except (TypeError, ValueError, OverflowError):
+        raise Unreadable(MEDDLED) from None
+    if not (math.isfinite(first) and math.isfinite(second)):
+        raise Unreadable(MEDDLED)
+    return first, second
+
+
+def read_options(value: Any) -> list[Option]:
+    """The options of a list; Unreadable where a page said something else."""
+    try:
+        return msgspec.convert(value, list[Option])
+    except msgspec.ValidationError:
+        raise Unreadable(MEDDLED) from None
 
 
 def _count(value: Any) -> int:
