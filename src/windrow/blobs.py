@@ -30,9 +30,9 @@ class Blobs:
     and none of them is read, checked and encoded again for that.
     """
 
-    def __init__(self, cache_chars: int = CACHE_CHARS) -> None:
+    def __init__(self) -> None:
         self._urls: OrderedDict[tuple[str, str], str] = OrderedDict()  # the least recently used first
-        self._room = cache_chars
+        self._room = CACHE_CHARS
 
     async def put(self, data: bytes) -> str:
         """Keep these bytes; the name that gives them back. What a rollout names is durable before the rollout is."""

@@ -131,6 +131,12 @@ MEDDLING = html(
     "Meddling", "<p>x</p><script>Array.prototype.push = () => 0; Array.prototype.map = () => 5;</script>"
 )
 BROKEN = html("Broken", "<p>x</p><script>performance.getEntriesByType = null;</script>")
+WATCHFUL = html(
+    "Watchful",
+    """<p>x</p><a href="/">y</a><script>
+    const styleOf = getComputedStyle;
+    getComputedStyle = (...given) => { document.title = "Walked"; return styleOf(...given); };</script>""",
+)
 # What libraries such as Prototype 1.6 do to JSON, and more.
 JSON_LIBRARY = html(
     "Library",
@@ -176,6 +182,7 @@ ODD = html(
     Element.prototype.scrollBy = () => { Math.round = () => { Math.round = round; return "far"; }; };</script>""",
 )
 PAGES: dict[str, Page] = {
+    "/watchful": (200, WATCHFUL),
     "/library": (200, JSON_LIBRARY),
     **{f"/liar/{name}": (200, saying(script)) for name, script in LIARS.items()},
     "/odd": (200, ODD),

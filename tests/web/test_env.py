@@ -231,6 +231,32 @@ async def test_screenshots_are_kept_once_and_only_the_last_are_shown(tmp_path: P
     assert {entry["observe"] for entry in seen} == {"text+marks"}
 
 
+async def test_a_page_of_which_only_a_picture_is_shown_is_not_walked_and_walls_are_found_all_the_same(
+    tmp_path: Path,
+) -> None:
+    walls = {"wall": "refused", "challenge": "bot_wall", "captcha": "captcha", "contact": None}
+    with Sites() as sites:
+        rows = {name: {"start_url": sites.url(f"/{name}")} for name in ("watchful", "tall", *walls)}
+        scripts: dict[str, list[Any]] = {name: ["Action: wait(0.01)"] for name in rows}
+        scripts["tall"] = ["Action: scroll('down', screens=1)"]
+        played = {
+            how: await visited(sites, tmp_path / how, scripts, rows=rows, settings={"observe": how})
+            for how in ("screenshot", "marks")
+        }
+    pictured, marked = played["screenshot"], played["marks"]
+    assert (pictured["watchful"].state["title"], marked["watchful"].state["title"]) == ("Watchful", "Walked")
+    counts = {"elements", "listed", "cut", "nodes"}
+    for name in rows:
+        seen = {how: played[how][name].turns[0].state["seen"] for how in played}
+        assert not counts & set(seen["screenshot"])
+        assert counts <= set(seen["marks"])
+        assert {seen[how]["frames"] for how in played} == {1}
+        kinds = [(played[how][name].turns[0].state["blocked"] or {}).get("kind") for how in played]
+        assert kinds == [walls.get(name)] * 2
+    assert pages(pictured["tall"]) == pages(marked["tall"])  # how far it is scrolled
+    assert "Scrolled: 768 of" in pages(pictured["tall"])[1]
+
+
 def until(sign: str, then: str) -> list[Any]:
     """Look until the page shows `sign`, then do `then`."""
 
