@@ -32,7 +32,6 @@ MAX_TITLE_CHARS = 120
 
 MOST_HELD = 32  # documents
 
-_LOOK = "(holder, bounds) => holder.look(holder, bounds)"
 _TAKE = """(holder, place) => {
   const el = holder.elements[place];
   return !el || !el.isConnected ? null : el.disabled ? "disabled" : el;
@@ -88,20 +87,22 @@ class Holders:
     def __init__(self) -> None:
         self._of: dict[Frame, JSHandle] = {}
 
-    async def ask(self, frame: Frame, bounds: Json) -> tuple[JSHandle, Any]:
+    async def ask(self, frame: Frame, bounds: dict[str, int | bool]) -> tuple[JSHandle, Any]:
         """What our script says of the frame's document, and the holder of its elements."""
         from playwright.async_api import Error
 
+        # In the expression: an argument is checked value by value on its way.
+        ask = f"holder => holder.look(holder, {msgspec.json.encode(bounds).decode()})"
         holder = self._of.get(frame)
         if holder is not None:
             try:
-                return holder, await holder.evaluate(_LOOK, bounds)
+                return holder, await holder.evaluate(ask)
             except Error:  # an earlier document's; if something else is wrong, the page says so again
                 del self._of[frame]
         if len(self._of) > MOST_HELD:
             self._of.clear()
         holder = self._of[frame] = await frame.evaluate_handle(_holder())
-        return holder, await holder.evaluate(_LOOK, bounds)
+        return holder, await holder.evaluate(ask)
 
 
 class Look:

@@ -28,7 +28,7 @@ RESTLESS_S = 1.0  # a page that changes all the time, such as a clock, is waited
 # What a page waits for itself; pictures, fonts and beacons may come later.
 AWAITED = frozenset({"document", "xhr", "fetch", "script", "stylesheet"})
 
-_QUIET = """({ quietMs, capMs }) => new Promise(resolve => {
+_QUIET = """(quietMs, capMs) => new Promise(resolve => {
   const began = performance.now();
   let changed = began;
   const watch = new MutationObserver(() => { changed = performance.now(); });
@@ -242,7 +242,7 @@ async def _still(page: Page, *, traffic: Traffic, quiet_s: float, cap_s: float) 
     from playwright.async_api import Error
 
     try:
-        quiet = page.evaluate(_QUIET, {"quietMs": quiet_s * 1000, "capMs": cap_s * 1000})
+        quiet = page.evaluate(f"({_QUIET})({quiet_s * 1000:.3f}, {cap_s * 1000:.3f})")
         return bool(await traffic.asked(page, quiet))
     except Departed:
         return None
