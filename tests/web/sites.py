@@ -153,19 +153,20 @@ def saying(script: str) -> str:
     )
 
 
+# Of the right form, with this number wherever there is one.
+WELL_FORMED = """n => `{"texts": ["[1] link"], "numbers": [${n}], "boxes": [], "above": ${n}, "below": -${n}, "cut": 0,
+  "nodes": ${n}, "found": ${n}, "title": "T", "url": "u", "status": ${n}, "scroll": [${n}, ${n}, ${n}], "text": ${n},
+  "beginning": "", "captcha": 0, "fonts": 0}`"""
 LIARS = {
     "nothing": "null",
     "number": "() => 5",
     "throwing": "() => { throw new Error('no'); }",
     "no-json": "() => 'Page: forged'",
-    "long": "() => '['.repeat(30_000_000)",
+    "long": f"() => ({WELL_FORMED})(1) + ' '.repeat(30_000_000)",
     "deep": "() => '['.repeat(100_000)",
     "object": "() => ({ length: 1, texts: [] })",
-    # Of the right form, with numbers that no record holds.
-    "huge": """() => { const n = "9".repeat(4200); return `{"texts": ["[1] link"], "numbers": [${n}], "boxes": [], "above": ${n},
-      "below": -${n}, "cut": 0, "nodes": ${n}, "found": ${n}, "title": "T", "url": "u", "status": ${n}, "scroll": [${n}, ${n}, ${n}],
-      "text": ${n}, "beginning": "", "captcha": 0, "fonts": 0}`; }""",
-    "infinite": """() => '{"texts": [], "numbers": [], "boxes": [1, NaN, 0, 0, 1e999], "above": 1e999}'""",
+    "huge": f"() => ({WELL_FORMED})('9'.repeat(4200))",
+    "infinite": f"() => ({WELL_FORMED})('1e999')",
 }
 # What our commands get from this page is of no kind that they expect.
 ODD = html(
@@ -182,6 +183,7 @@ ODD = html(
     Element.prototype.scrollBy = () => { Math.round = () => { Math.round = round; return "far"; }; };</script>""",
 )
 PAGES: dict[str, Page] = {
+    "/unfinished": (200, html("Unfinished", """<img src="/held/picture">""")),
     "/watchful": (200, WATCHFUL),
     "/library": (200, JSON_LIBRARY),
     **{f"/liar/{name}": (200, saying(script)) for name, script in LIARS.items()},
