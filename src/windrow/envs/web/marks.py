@@ -2,7 +2,7 @@
 
 The numbers are drawn in a layer above the page that takes no clicks, and taken away before anything else happens.
 Chromium is asked for a picture without Playwright in between: Playwright's own screenshot is five questions to the page and
-a PNG that takes Chromium three times as long to compress as the page to be drawn.
+a PNG whose compression takes as long as everything else.
 """
 
 from __future__ import annotations
