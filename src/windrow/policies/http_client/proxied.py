@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Awaitable, Mapping
 
 from windrow.policies.http import aiohttp
@@ -29,13 +30,16 @@ class ProxiedClient:
     def __init__(self, proxy: Proxy, headers: Mapping[str, str], *, max_body_bytes: int) -> None:
         header_lines(headers)  # refuses what cannot be sent
         self._proxy = proxy
-        self._auth = None if proxy.user is None else aiohttp.BasicAuth(proxy.user, proxy.password)
+        self._headers = {"Accept-Encoding": ACCEPTED, "User-Agent": "windrow", **headers}
+        self._proxy_headers = {}
+        if proxy.user is not None:
+            secret = b64encode(f"{proxy.user}:{proxy.password}".encode()).decode()
+            self._proxy_headers["Proxy-Authorization"] = f"Basic {secret}"
         self._max_body_bytes = max_body_bytes
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, ssl=tls_context()),
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),  # a balancer's cookie would send every rollout to one server
-            headers={"Accept-Encoding": ACCEPTED, "User-Agent": "windrow", **headers},
             auto_decompress=False,  # ours is bounded
         )
 
@@ -49,9 +53,17 @@ class ProxiedClient:
         await self._session.close()
 
     async def _send(self, method: str, url: str, body: bytes | None) -> Response:
+        # The session has no headers: it would send them to the proxy too, the key among them, to open a tunnel.
+        tunnelled = url.startswith("https:")
         try:
             async with self._session.request(
-                method, url, data=body, proxy=self._proxy.url, proxy_auth=self._auth, allow_redirects=False
+                method,
+                url,
+                data=body,
+                headers=self._headers if tunnelled else self._headers | self._proxy_headers,
+                proxy=self._proxy.url,
+                proxy_headers=self._proxy_headers if tunnelled else None,
+                allow_redirects=False,
             ) as response:
                 headers = {
                     name.lower().encode(): value.encode("latin-1", "replace")
