@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import time
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.clocks import LIMIT_S, time_passes
 from tests.collecting import collected, single
 from tests.serving import chat_reply
 from tests.wire import Deed, WireRequest, completion, http, serving, wire
+from windrow.policies.base import complete
+from windrow.policies.chat import ChatPolicy
+from windrow.policies.endpoint import PING
 
 TASK = [{"prompt": "2 + 2?", "answer": "4"}]
 
@@ -157,6 +163,32 @@ async def test_a_call_into_a_connection_that_is_closed_is_sent_again_at_once_and
         assert (rollout.status, rollout.reward, rollout.turns[0].retries) == ("completed", 1.0, 1)
         assert s.count("/chat/completions") == 2
         assert s.connections == 2  # the one that the server's models were listed on, and a new one
+
+
+async def test_a_call_that_is_sent_again_does_not_go_into_another_connection_that_may_be_closed(
+    tmp_path,
+) -> None:
+    """After the first two rollouts, two connections are idle; the server closes each at its second call."""
+    together, used = asyncio.Event(), Counter[asyncio.StreamWriter]()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        used[writer] += 1
+        if len(used) == 2:
+            together.set()
+        await together.wait()
+        if used[writer] == 1:
+            writer.write(FOUR)
+        else:
+            writer.close()
+
+    async with wire(lambda request: answer, keep_alive=True) as s:
+        policy = ChatPolicy("stub", [s.url], probe=False)
+        await policy.open()
+        request = msgspec.structs.replace(PING, new_connection=False)
+        call = partial(complete, policy, request, retries=0, backoff_s=0.0, timeout_s=LIMIT_S)
+        assert [found.retries for found in await asyncio.gather(call(), call())] == [0, 0]
+        assert (await call()).retries == 1
+        await policy.close()
 
 
 @pytest.mark.parametrize(("retries", "status"), [(0, "failed"), (1, "completed")])
