@@ -19,6 +19,7 @@ from windrow.policies.http_client import (
     StaleConnectionError,
     http_client,
 )
+from windrow.policies.http_client.connection import Connection
 from windrow.policies.http_client.direct import DirectClient
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
@@ -144,6 +145,33 @@ async def test_a_new_connection_that_ends_without_a_word_is_a_failure(ending: De
         with pytest.raises(ProtocolError, match="without a response"):
             await client.post(server.url, b"second", new_connection=True)
         assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_server_that_closes_every_connection_at_once_is_a_failure(reset: bool) -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if reset:
+            await resetting()(writer)
+        else:
+            writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with connected(url) as client:
+        calls = [client.post(url, b"x" * 100_000) for _ in range(50)]
+        for failed in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(failed, HttpError)
+            assert not isinstance(failed, StaleConnectionError)
+        await until(lambda: not transports(client))
+    server.close()
+
+
+async def test_a_connection_that_ended_before_the_request_is_a_failure() -> None:
+    connection = Connection(LIMIT, lambda ended: None)
+    connection.connection_made(asyncio.Transport())
+    connection.connection_lost(None)
+    with pytest.raises(ProtocolError, match="before the request was sent"):
+        await connection.request(b"GET / HTTP/1.1\r\n\r\n", asyncio.get_running_loop())
 
 
 async def test_a_reused_connection_that_ends_in_a_response_is_a_failure() -> None:

@@ -104,6 +104,24 @@ async def test_a_lookup_outlives_the_one_who_asked_first(monkeypatch: pytest.Mon
         assert names.asked == ["model.test"]
 
 
+async def test_closing_the_client_ends_a_lookup_and_who_waits_for_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = asyncio.Event()
+
+    async def look_up(*_: object, **__: object) -> list[object]:
+        asked.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    async with connected("http://model.test/v1") as client:
+        call = asyncio.ensure_future(client.post("http://model.test/v1", b""))
+        await asked.wait()
+        await client.close()
+        with pytest.raises(HttpError, match="the client is closed"):
+            await call
+
+
 def test_a_host_that_is_no_name_is_refused() -> None:
     with pytest.raises(UsageError, match="is no host name"):
         http_client(f"http://ü{'x' * 70}.test/v1", {}, max_body_bytes=LIMIT)

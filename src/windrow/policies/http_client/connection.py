@@ -77,7 +77,11 @@ class Connection(asyncio.Protocol):
         """Send a whole request. The response follows, or HttpError. Whoever stops waiting must `abort`."""
         assert self._transport is not None
         assert self._pending is None, "one request at a time"
-        self._pending = pending = loop.create_future()
+        pending: asyncio.Future[Response] = loop.create_future()
+        if self._closed:  # as soon as it was made: nobody would tell of its end once more
+            pending.set_exception(ProtocolError("the connection ended before the request was sent"))
+            return pending
+        self._pending = pending
         self._transport.write(data)
         return pending
 

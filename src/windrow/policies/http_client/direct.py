@@ -97,12 +97,16 @@ class DirectClient:
             raise CertificateError(str(problem)) from None
         except ssl.SSLError as problem:
             raise TlsError(f"no TLS with {origin} ({problem})") from None
+        except HttpError:
+            raise
         except (OSError, RuntimeError) as problem:  # uvloop raises either
             self._addresses.forget()
             raise ConnectError(f"cannot connect to {origin} ({_reason(problem)})") from None
         if self._closed:
             connection.abort()
             raise HttpError("the client is closed")
+        if not connection.closed:
+            self._open.add(connection)
         return connection
 
     async def _place(self, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
@@ -114,9 +118,7 @@ class DirectClient:
         return {"sock": await start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS_S)}
 
     def _connection(self) -> Connection:
-        connection = Connection(self._max_body_bytes, self._open.discard)
-        self._open.add(connection)
-        return connection
+        return Connection(self._max_body_bytes, self._open.discard)
 
 
 class Addresses:
@@ -133,7 +135,12 @@ class Addresses:
             self._lookup = lookup = loop.create_task(self._ask(loop))
             lookup.add_done_callback(_take_note)
             self._valid_until = loop.time() + MAX_LOOKUP_AGE_S
-        return await asyncio.shield(lookup)  # who stops waiting leaves it to the others
+        try:
+            return await asyncio.shield(lookup)  # who stops waiting leaves it to the others
+        except asyncio.CancelledError:
+            if lookup.cancelled():
+                raise HttpError("the client is closed") from None
+            raise
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> list[Any]:
         return await loop.getaddrinfo(self._origin.host, self._origin.port, type=socket.SOCK_STREAM)
