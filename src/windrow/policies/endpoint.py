@@ -22,11 +22,10 @@ from windrow.policies.failing import Unreachable, retry_after, transport_error
 from windrow.policies.health import Health
 from windrow.policies.http_client import (
     CertificateError,
+    ContentError,
     HttpClient,
     HttpError,
     Response,
-    ResponseTooLarge,
-    TruncatedContent,
     http_client,
 )
 from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
@@ -104,19 +103,14 @@ class Endpoint:
         assert self._client is not None, "open() comes first"
         try:
             return await self._client.post(url, encode(body), new_connection=self._new_connections)
-        except ResponseTooLarge:
-            raise self._too_large() from None
-        except TruncatedContent as problem:
-            raise PolicyError(f"{url} answered {problem}", kind="bad_reply", retryable=True) from None
+        except ContentError as problem:
+            raise self._unusable(url, problem) from None
         except HttpError as problem:
             raise transport_error(problem)(self._transport(problem), kind="transport") from None
 
-    def _too_large(self) -> PolicyError:
-        return PolicyError(
-            f"{self.url} answered with more than {MAX_REPLY_BYTES >> 20} MiB, not {self.dialect.answers}",
-            kind="bad_reply",
-            retryable=True,
-        )
+    def _unusable(self, url: str, problem: ContentError) -> PolicyError:
+        text = f"{url} answered with {problem}, not {self.dialect.answers}"
+        return PolicyError(text, kind="bad_reply", retryable=True)
 
     async def complete(self, request: Request, model: str) -> Completion:
         """One completion, in the endpoint's dialect, or in that of the same server which scores given ids."""
@@ -240,28 +234,27 @@ class Endpoint:
         assert self._client is not None
         try:
             async with asyncio.timeout(timeout_s):
-                response = await self._client.get(self.base_url + "/models", new_connection=True)
-                return response.status < 500
+                return (await self._client.get(self.base_url + "/models", new_connection=True)).status < 500
         except (HttpError, TimeoutError):
             return False
 
     async def _probe(self, url: str, data: bytes | None, timeout_s: float) -> tuple[int, bytes]:
         assert self._client is not None
-        client = self._client
+        get, post = self._client.get, self._client.post
         try:
             async with asyncio.timeout(timeout_s):
-                if data is None:
-                    status, _, body = await client.get(url, new_connection=True)
-                else:
-                    status, _, body = await client.post(url, data, new_connection=True)
+                asked = (
+                    get(url, new_connection=True) if data is None else post(url, data, new_connection=True)
+                )
+                status, _, body = await asked
         except TimeoutError:
             raise Unreachable(
                 f"{url} did not answer within {timeout_s:g} s. Is the model still loading? "
                 f"--set policy.probe_timeout_s=… waits longer"
             ) from None
-        except ResponseTooLarge:
+        except ContentError as problem:
             raise EndpointError(
-                f"{self._too_large()}. Is the base URL right? It usually ends in /v1"
+                f"{self._unusable(url, problem)}. Is the base URL right? It usually ends in /v1"
             ) from None
         except CertificateError as problem:
             raise EndpointError(f"cannot trust {self.base_url}: {self._transport(problem)}") from None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from windrow.policies.http_client.base import (
     CertificateError,
     ConnectError,
+    ContentError,
     HttpClient,
     HttpError,
     ProtocolError,
@@ -32,6 +33,7 @@ __all__ = [
     "CertificateError",
     "StaleConnectionError",
     "ProtocolError",
+    "ContentError",
     "ResponseTooLarge",
     "TruncatedContent",
 ]

@@ -30,12 +30,22 @@ class ProtocolError(HttpError):
     """What the server sent is not HTTP, or it ended too soon."""
 
 
-class ResponseTooLarge(HttpError):
+class ContentError(HttpError):
+    """The server answered properly, with a body that is of no use; `str(error)` says what body."""
+
+
+class ResponseTooLarge(ContentError):
     """The body, unpacked, is longer than the client reads."""
 
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"more than {max_bytes / 2**20:g} MiB")
 
-class TruncatedContent(HttpError):
+
+class TruncatedContent(ContentError):
     """The body arrived whole, and what was packed in it is cut off."""
+
+    def __init__(self) -> None:
+        super().__init__("a packed body that is cut off")
 
 
 class Response(NamedTuple):

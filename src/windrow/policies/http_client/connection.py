@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
         length = headers.get(b"content-length")
         if length is not None:
             if int(length) > self._max_body_bytes:
-                raise ResponseTooLarge
+                raise ResponseTooLarge(self._max_body_bytes)
         elif b"transfer-encoding" not in headers:
             self._until_close = True
         elif headers[b"transfer-encoding"].lower() != b"chunked":
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
             part = self._decoder.decode(part)
         self._body_bytes += len(part)
         if self._body_bytes > self._max_body_bytes:
-            raise ResponseTooLarge
+            raise ResponseTooLarge(self._max_body_bytes)
         self._body.append(part)
 
     def on_message_complete(self) -> None:
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
 
     def _complete(self) -> None:
         if self._decoder is not None and not self._decoder.finished:
-            self._fail(TruncatedContent("a packed body that is cut off"))
+            self._fail(TruncatedContent())
             return
         pending, self._pending = self._pending, None
         assert pending is not None

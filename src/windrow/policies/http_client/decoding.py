@@ -16,7 +16,7 @@ class ContentDecoder:
         if coding not in ("gzip", "x-gzip", "deflate"):
             raise ProtocolError(f"the response is encoded as {coding!r:.40}, which was not asked for")
         self._coding = coding
-        self._left = max_bytes
+        self._max_bytes = self._left = max_bytes
         self._inflate: zlib._Decompress | None = None
 
     def decode(self, part: bytes) -> bytes:
@@ -31,7 +31,7 @@ class ContentDecoder:
                 raise ProtocolError(f"the response cannot be unpacked: {problem}") from None
             self._left -= len(piece)
             if self._left < 0:
-                raise ResponseTooLarge
+                raise ResponseTooLarge(self._max_bytes)
             unpacked.append(piece)
             part = self._inflate.unused_data
         return b"".join(unpacked)

@@ -93,13 +93,13 @@ class ProxiedClient:
         """The body, unpacked; one that is too long is not read to its end."""
         limit = self._max_body_bytes
         if (response.content_length or 0) > limit:
-            raise ResponseTooLarge
+            raise ResponseTooLarge(limit)
         decoder = content_decoder(headers, limit)
         body = bytearray()
         async for part in response.content.iter_any():
             body += part if decoder is None else decoder.decode(part)
             if len(body) > limit:
-                raise ResponseTooLarge
+                raise ResponseTooLarge(limit)
         if decoder is not None and not decoder.finished:
-            raise TruncatedContent("a packed body that is cut off")
+            raise TruncatedContent
         return bytes(body)
