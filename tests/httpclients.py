@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from tests.wire import Deed, WireServer, wire
 from windrow.policies.http_client import HttpClient, http_client
@@ -52,3 +54,12 @@ def then_close(sent: bytes) -> Deed:
         writer.close()
 
     return deed
+
+
+CERTIFICATES = Path(__file__).parent / "faults" / "certificate"
+
+
+def serving_as(name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / f"{name}.pem", CERTIFICATES / f"{name}.key")
+    return context
