@@ -145,15 +145,24 @@ def describe(sample: Sample) -> str:
 
 
 def floor(load: Load, *flags: str) -> Side:
-    """The least that any collector must do: `bare_client.py`."""
+    """The least that any collector must do through aiohttp: `bare_client.py`, the yardstick, which does not change."""
+    return _floor("floor", "bare_client.py", load, *flags)
+
+
+def lean_floor(load: Load, *flags: str) -> Side:
+    """The same work through windrow's own HTTP client: `lean_client.py`."""
+    return _floor("lean floor", "lean_client.py", load, *flags)
+
+
+def _floor(name: str, script: str, load: Load, *flags: str) -> Side:
     options = ["--tasks", str(load.tasks), "--repeats", str(load.samples)]
     options += ["--concurrency", str(load.concurrency), *flags]
 
     def measure(url: str, folder: Path) -> Sample:
-        client, out = HERE / "bare_client.py", folder / "run"
+        client, out = HERE / script, folder / "run"
         return ours([sys.executable, str(client), "--base-url", url, "--out", str(out), *options], out, load)
 
-    return Side("floor", load, measure, f"python bench/bare_client.py {shlex.join(options)}")
+    return Side(name, load, measure, f"python bench/{script} {shlex.join(options)}")
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ class WireRequest(NamedTuple):
     method: str
     path: str
     body: bytes
+    head: str = ""  # all lines before the body
 
     @property
     def json(self) -> Any:
@@ -35,10 +37,12 @@ Handler = Callable[[WireRequest], "bytes | Deed | None"]
 
 
 class WireServer:
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/v1"
+    def __init__(self, port: int, host: str = "127.0.0.1", scheme: str = "http") -> None:
+        self.port = port
+        self.url = f"{scheme}://{host}:{port}/v1"
         self.requests: list[WireRequest] = []
         self.connections = 0
+        self.open = 0  # connections that neither side has closed
 
     def count(self, ending: str) -> int:
         """How many requests came for a path with this ending."""
@@ -101,7 +105,13 @@ def serving(answer: bytes | Deed, *, model: str = "stub") -> Handler:
 
 
 @asynccontextmanager
-async def wire(handler: Handler, *, keep_alive: bool = False) -> AsyncIterator[WireServer]:
+async def wire(
+    handler: Handler,
+    *,
+    keep_alive: bool = False,
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[WireServer]:
     """`keep_alive` reads one request after another from a connection, as long as the client sends any."""
     open_doors: set[asyncio.Task[Any]] = set()
 
@@ -110,14 +120,16 @@ async def wire(handler: Handler, *, keep_alive: bool = False) -> AsyncIterator[W
         assert task is not None
         open_doors.add(task)
         server.connections += 1
+        server.open += 1
         try:
             while True:
                 request = await _read(reader)
                 server.requests.append(request)
                 answer = handler(request)
                 if answer is None:
-                    await asyncio.Event().wait()
-                elif isinstance(answer, bytes):
+                    await reader.read()  # until the client closes it
+                    break
+                if isinstance(answer, bytes):
                     writer.write(answer)
                     await writer.drain()
                 else:
@@ -128,10 +140,11 @@ async def wire(handler: Handler, *, keep_alive: bool = False) -> AsyncIterator[W
             pass
         finally:
             open_doors.discard(task)
+            server.open -= 1
             writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    server = WireServer(listening.sockets[0].getsockname()[1])
+    listening = await asyncio.start_server(serve, host.strip("[]"), 0, ssl=tls)
+    server = WireServer(listening.sockets[0].getsockname()[1], host, "http" if tls is None else "https")
     try:
         yield server
     finally:
@@ -147,7 +160,7 @@ async def _read(reader: asyncio.StreamReader) -> WireRequest:
     first, *fields = head.strip().split("\r\n")
     lengths = [field.partition(":")[2] for field in fields if field.lower().startswith("content-length:")]
     method, path, _ = first.split(" ", 2)
-    return WireRequest(method, path, await reader.readexactly(int(lengths[0])) if lengths else b"")
+    return WireRequest(method, path, await reader.readexactly(int(lengths[0])) if lengths else b"", head)
 
 
 @contextmanager

@@ -81,6 +81,12 @@ class InfraError(WindrowError):
         self.retries = 0  # how often the call was sent again before it was given up
 
 
+class StaleConnection(InfraError):
+    """A connection that was used before ended without a word: its server may never have seen the request."""
+
+    kind = "transport"
+
+
 class OutageError(InfraError):
     """No endpoint has answered for longer than a run waits: nothing more can be collected now, and the run stops."""
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import time
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.clocks import LIMIT_S, time_passes
 from tests.collecting import collected, single
 from tests.serving import chat_reply
-from tests.wire import completion, http, serving, wire
+from tests.wire import Deed, WireRequest, completion, http, serving, wire
+from windrow.policies.base import complete
+from windrow.policies.chat import ChatPolicy
+from windrow.policies.endpoint import PING
 
 TASK = [{"prompt": "2 + 2?", "answer": "4"}]
 
@@ -20,6 +27,15 @@ TASK = [{"prompt": "2 + 2?", "answer": "4"}]
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def kept_open(answer: bytes) -> bytes:
+    return answer.replace(b"Connection: close\r\n", b"")
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    """Without a word."""
+    writer.close()
 
 
 def chat(server: Any, tmp_path: Path, **options: Any) -> dict[str, Any]:
@@ -129,13 +145,74 @@ async def test_a_closed_connection_is_tried_again(tmp_path) -> None:
         assert s.count("/chat/completions") == 3
 
 
-async def test_a_connection_closed_without_a_word_is_replaced_before_a_try_is_counted(tmp_path) -> None:
-    doors = iter([b"", http(200, completion("4"))])
-    async with wire(
-        lambda r: http(200, {"data": [{"id": "stub"}]}) if r.method == "GET" else next(doors)
-    ) as s:
+MODELS = kept_open(http(200, {"data": [{"id": "stub"}]}))
+FOUR = kept_open(http(200, completion("4")))
+
+
+async def test_a_call_into_a_connection_that_is_closed_is_sent_again_at_once_and_counted(tmp_path) -> None:
+    """The server may have closed it before the call came: it uses up no retry. It may have not: it is counted."""
+    closing = iter([True])
+
+    def answer(request: WireRequest) -> bytes | Deed:
+        if request.method == "GET":
+            return MODELS
+        return close if next(closing, False) else FOUR
+
+    async with wire(answer, keep_alive=True) as s:
         rollout = await single(TASK, **chat(s, tmp_path, call_retries=0))
-        assert (rollout.status, rollout.reward, rollout.turns[0].retries) == ("completed", 1.0, 0)
+        assert (rollout.status, rollout.reward, rollout.turns[0].retries) == ("completed", 1.0, 1)
+        assert s.count("/chat/completions") == 2
+        assert s.connections == 2  # the one that the server's models were listed on, and a new one
+
+
+async def test_a_call_that_is_sent_again_does_not_go_into_another_connection_that_may_be_closed(
+    tmp_path,
+) -> None:
+    """After the first two rollouts, two connections are idle; the server closes each at its second call."""
+    together, used = asyncio.Event(), Counter[asyncio.StreamWriter]()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        used[writer] += 1
+        if len(used) == 2:
+            together.set()
+        await together.wait()
+        if used[writer] == 1:
+            writer.write(FOUR)
+        else:
+            writer.close()
+
+    async with wire(lambda request: answer, keep_alive=True) as s:
+        policy = ChatPolicy("stub", [s.url], probe=False)
+        await policy.open()
+        request = msgspec.structs.replace(PING, new_connection=False)
+        call = partial(complete, policy, request, retries=0, backoff_s=0.0, timeout_s=LIMIT_S)
+        assert [found.retries for found in await asyncio.gather(call(), call())] == [0, 0]
+        assert (await call()).retries == 1
+        await policy.close()
+
+
+@pytest.mark.parametrize(("retries", "status"), [(0, "failed"), (1, "completed")])
+async def test_a_new_connection_that_is_closed_without_a_word_is_tried_again_as_any_failure_is(
+    tmp_path, retries, status
+) -> None:
+    closing = iter([True])
+
+    def answer(request: WireRequest) -> bytes | Deed:
+        if request.method == "GET":
+            return http(200, {"data": [{"id": "stub"}]})  # and closes
+        return close if next(closing, False) else FOUR
+
+    async with wire(answer) as s:
+        rollout = await single(TASK, **chat(s, tmp_path, call_retries=retries))
+        assert (rollout.status, rollout.turns[0].retries) == (status, retries)
+        assert s.count("/chat/completions") == retries + 1
+
+
+async def test_a_server_that_takes_calls_and_closes_gets_each_call_once_more_and_no_oftener(tmp_path) -> None:
+    async with wire(lambda r: MODELS if r.method == "GET" else close, keep_alive=True) as s:
+        rollout = await single(TASK, **chat(s, tmp_path, call_retries=0))
+        assert rollout.error is not None
+        assert (rollout.status, rollout.error.kind, rollout.turns[0].retries) == ("failed", "transport", 1)
         assert s.count("/chat/completions") == 2
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import windrow
 from tests.stores import make_rollout, write_run
+from tests.wire import completion, http, serving, wired
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +82,22 @@ def test_a_call_that_has_nothing_to_run_does_not_load_the_http_client(tmp_path: 
     ]
     code = f"from windrow.cli.main import main\nassert main({[*command, '--dry-run']!r}) == 0"
     assert "aiohttp" not in loaded_after(code)
+
+
+def test_a_rollout_without_a_proxy_is_collected_without_loading_aiohttp(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
+    words = [
+        "collect",
+        str(tmp_path / "tasks.jsonl"),
+        "--model",
+        "m",
+        "--out",
+        str(tmp_path / "run"),
+        "--quiet",
+    ]
+    with wired(serving(http(200, completion("2")), model="m")) as server:
+        code = f"from windrow.cli.main import main\nassert main({[*words, '--base-url', server.url]!r}) == 0"
+        assert "aiohttp" not in loaded_after(code)
 
 
 def test_printing_the_version_loads_nothing_heavy() -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from windrow.config import Sampling
 from windrow.deadlines import Deadline
-from windrow.errors import InfraError, PolicyError
+from windrow.errors import InfraError, PolicyError, StaleConnection
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
 ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
@@ -70,6 +70,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each place of the reply
     given: Given | None = None
     route: Route | None = None  # the same for all calls of an episode
+    new_connection: bool = False  # it goes over connections that were not used before
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +143,11 @@ async def complete(
 ) -> Completion:
     """One call with its retries; each try has `timeout_s`, and a try that takes longer is not repeated.
 
-    A wait that the server asks for uses up no retry, MAX_ASKED_WAITS times.
+    A wait that the server asks for uses up no retry, MAX_ASKED_WAITS times. Nor does a call that went into a stale
+    connection: it is sent again at once, over a new one. The server had most likely closed the connection before the
+    call came, yet nobody can know; so `retries` counts it as what it is, a call that was sent once more.
     """
-    tries = asked = 0
+    tries = free = 0  # the free ones use up no retry
     while True:
         held = policy.hold(request)
         if held is not None:
@@ -167,13 +170,16 @@ async def complete(
         except InfraError as problem:
             problem.retries = tries
             _report(policy, problem, started)
-            waits = problem.retry_after_s is not None and asked < MAX_ASKED_WAITS
-            if not problem.again or (tries - asked >= retries and not waits):
+            stale = isinstance(problem, StaleConnection) and not request.new_connection
+            waits = problem.retry_after_s is not None and free < MAX_ASKED_WAITS
+            if not problem.again or (tries - free >= retries and not (waits or stale)):
                 raise
-            if not problem.held:
-                await asyncio.sleep(pause_s(tries - asked, backoff_s, problem.retry_after_s))
+            if stale:
+                request = msgspec.structs.replace(request, new_connection=True)
+            elif not problem.held:
+                await asyncio.sleep(pause_s(tries - free, backoff_s, problem.retry_after_s))
             tries += 1
-            asked += waits
+            free += waits or stale
 
 
 def _report(policy: Policy, problem: InfraError, started: float) -> None:

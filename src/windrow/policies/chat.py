@@ -10,8 +10,7 @@ from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies.base import Completion, Policy, Request
 from windrow.policies.capturing import asks
 from windrow.policies.dialects import AUTO, DIALECTS, Dialect, scoring
-from windrow.policies.endpoint import MAX_REPLY_BYTES, Endpoint
-from windrow.policies.link import Links
+from windrow.policies.endpoint import Endpoint
 from windrow.policies.pool import Pool
 from windrow.policies.probe import Facts, find_out, identify, require, require_top
 from windrow.policies.rates import Rates
@@ -53,7 +52,6 @@ class ChatPolicy(Policy):
         self._probe = probe
         self._known: set[Endpoint] = set()
         self._probe_timeout_s = probe_timeout_s
-        self._links: Links | None = None
         self._max_outage_s = max_outage_s
         self._rates = rates
         self._use(base_urls)
@@ -106,16 +104,15 @@ class ChatPolicy(Policy):
         return ", ".join(endpoint.base_url for endpoint in self._pool.endpoints)
 
     async def open(self) -> None:
-        self._links = Links(self._headers, most=MAX_REPLY_BYTES)
         for endpoint in self._pool.endpoints:
-            endpoint.connect(self._links)
+            endpoint.open(self._headers)
         if self._probe:
             await self._pool.check()
 
     async def close(self) -> None:
         await self._pool.close()
-        if self._links is not None:
-            await self._links.close()
+        for endpoint in self._pool.endpoints:
+            await endpoint.close()
 
     def hold(self, request: Request) -> Awaitable[None] | None:
         if not self._pool.may_go():
@@ -164,9 +161,9 @@ class ChatPolicy(Policy):
 
     async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
         """A raw request to the first endpoint: its status and its answer."""
-        endpoint = self._pool.endpoints[0]
-        status, _, answer = await endpoint.send(endpoint.url, body)
-        return status, answer
+        endpoint = self._pool.endpoints[0].on_new_connections()
+        response = await endpoint.send(endpoint.url, body)
+        return response.status, response.body
 
 
 def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPolicy:

@@ -7,9 +7,10 @@ status and an undecodable reply are the policy's.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +20,14 @@ from windrow.policies.base import Completion, Request
 from windrow.policies.dialects import DIALECTS, Dialect, scoring
 from windrow.policies.failing import Unreachable, retry_after, transport_error
 from windrow.policies.health import Health
-from windrow.policies.link import Answer, Links, NotTrusted, TooLong
+from windrow.policies.http_client import (
+    CertificateError,
+    ContentError,
+    HttpClient,
+    HttpError,
+    Response,
+    http_client,
+)
 from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
 from windrow.records import Json, Message
 from windrow.secrets import Redactor
@@ -42,6 +50,7 @@ PING = Request(
     id="ping",
     attempt=1,
     turn=0,
+    new_connection=True,
 )
 
 
@@ -61,7 +70,9 @@ class Endpoint:
         self.in_flight = 0  # calls
         self.routes = 0  # rollouts that were sent here
         self._redactor = redactor
-        self._links: Links | None = None
+        self._client: HttpClient | None = None
+        self._new_connections = False
+        self._sends_key = False
 
     @property
     def dialect(self) -> Dialect:
@@ -72,26 +83,34 @@ class Endpoint:
         self._dialect = dialect
         self.url = dialect.url(self.base_url)  # where completions are asked for
 
-    def connect(self, links: Links) -> None:
-        """Use these links, which are the policy's to close."""
-        self._links = links
+    def open(self, headers: Mapping[str, str]) -> None:
+        """Be ready to send; `headers` go with every request."""
+        self._client = http_client(self.base_url, headers, max_body_bytes=MAX_REPLY_BYTES)
+        self._sends_key = not KEY_HEADERS.isdisjoint(headers)
 
-    async def send(self, url: str, body: dict[str, Json]) -> Answer:
-        """One request, whatever the answer; InfraError where none came."""
-        assert self._links is not None, "open() comes first"
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    def on_new_connections(self) -> Endpoint:
+        """This endpoint, with a new connection for each request: none of them is found closed by its server."""
+        fresh = copy.copy(self)
+        fresh._new_connections = True
+        return fresh
+
+    async def send(self, url: str, body: dict[str, Json]) -> Response:
+        """One request, sent once, whatever the response; InfraError where none came."""
+        assert self._client is not None, "open() comes first"
         try:
-            return await self._links.post(url, encode(body))
-        except OSError as problem:
+            return await self._client.post(url, encode(body), new_connection=self._new_connections)
+        except ContentError as problem:
+            raise self._unusable(url, problem) from None
+        except HttpError as problem:
             raise transport_error(problem)(self._transport(problem), kind="transport") from None
-        except TooLong:
-            raise self._too_long() from None
 
-    def _too_long(self) -> PolicyError:
-        return PolicyError(
-            f"{self.url} answered with more than {MAX_REPLY_BYTES >> 20} MiB, not {self.dialect.answers}",
-            kind="bad_reply",
-            retryable=True,
-        )
+    def _unusable(self, url: str, problem: ContentError) -> PolicyError:
+        text = f"{url} answered with {problem}, not {self.dialect.answers}"
+        return PolicyError(text, kind="bad_reply", retryable=True)
 
     async def complete(self, request: Request, model: str) -> Completion:
         """One completion, in the endpoint's dialect, or in that of the same server which scores given ids."""
@@ -102,24 +121,25 @@ class Endpoint:
                 f"with vLLM, SGLang or llama.cpp, and name its dialect",
                 kind="no_scoring",
             )
-        return await dialect.complete(request, model, self)
+        asked = self.on_new_connections() if request.new_connection else self
+        return await dialect.complete(request, model, asked)
 
     async def ask(self, dialect: Dialect, body: dict[str, Json]) -> bytes:
         """The answer to one completion request."""
-        url = self.url if dialect is self.dialect else dialect.url(self.base_url)
-        status, headers, answer = await self.send(url, body)
-        if status != 200:
-            raise self._refusal(url, status, headers, answer)
-        return answer
+        url = self.url if dialect is self._dialect else dialect.url(self.base_url)
+        response = await self.send(url, body)
+        if response.status != 200:
+            raise self._refusal(url, response)
+        return response.body
 
     async def tell(self, path: str, body: dict[str, Json]) -> Told:
         """A question to the server beside the completions."""
         url = self.base_url.removesuffix("/v1") + path
-        status, headers, answer = await self.send(url, body)
-        if status != 200:
-            raise self._refusal(url, status, headers, answer)
+        response = await self.send(url, body)
+        if response.status != 200:
+            raise self._refusal(url, response)
         try:
-            return decode_told(answer)
+            return decode_told(response.body)
         except UNDECODABLE as problem:
             raise self.bad_reply(path, str(problem)) from None
 
@@ -140,13 +160,13 @@ class Endpoint:
                 retryable=True,
             ) from None
 
-    def _refusal(self, url: str, status: int, headers: Any, body: bytes) -> WindrowError:
+    def _refusal(self, url: str, response: Response) -> WindrowError:
         """The error that an HTTP status is."""
-        detail = self._shown(body)
+        status, detail = response.status, self._shown(response.body)
         text = f"{url} answered {status}: {detail}"
         if status >= 500 or status in TRANSIENT_STATUSES:
             return InfraError(
-                text, kind=f"http_{status}", retry_after_s=retry_after(headers.get("retry-after"))
+                text, kind=f"http_{status}", retry_after_s=retry_after(response.header("retry-after"))
             )
         if status in (400, 413, 422) and _OVERFLOW.search(detail):
             return ContextOverflow(text)
@@ -199,48 +219,51 @@ class Endpoint:
 
     async def look(self, path: str, timeout_s: float) -> dict[str, Any]:
         """The object that stands at a path of the server; an empty one where there is none."""
-        assert self._links is not None
+        assert self._client is not None
         url = self.base_url.removesuffix("/v1") + path
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._links.get(url)
-            found = msgspec.json.decode(answer.body) if answer.status == 200 else {}
-        except (OSError, TimeoutError, TooLong, *UNDECODABLE):
+                response = await self._client.get(url, new_connection=True)
+            found = msgspec.json.decode(response.body) if response.status == 200 else {}
+        except (HttpError, TimeoutError, *UNDECODABLE):
             return {}
         return found if isinstance(found, dict) else {}
 
     async def alive(self, timeout_s: float) -> bool:
         """Whether anyone answers there, and not with a server's error."""
-        assert self._links is not None
+        assert self._client is not None
         try:
             async with asyncio.timeout(timeout_s):
-                return (await self._links.get(self.base_url + "/models")).status < 500
-        except (OSError, TooLong):
+                return (await self._client.get(self.base_url + "/models", new_connection=True)).status < 500
+        except (HttpError, TimeoutError):
             return False
 
     async def _probe(self, url: str, data: bytes | None, timeout_s: float) -> tuple[int, bytes]:
-        assert self._links is not None
+        assert self._client is not None
+        get, post = self._client.get, self._client.post
         try:
             async with asyncio.timeout(timeout_s):
-                asked = self._links.get(url) if data is None else self._links.post(url, data)
+                asked = (
+                    get(url, new_connection=True) if data is None else post(url, data, new_connection=True)
+                )
                 status, _, body = await asked
         except TimeoutError:
             raise Unreachable(
                 f"{url} did not answer within {timeout_s:g} s. Is the model still loading? "
                 f"--set policy.probe_timeout_s=… waits longer"
             ) from None
-        except TooLong:
+        except ContentError as problem:
             raise EndpointError(
-                f"{self._too_long()}. Is the base URL right? It usually ends in /v1"
+                f"{self._unusable(url, problem)}. Is the base URL right? It usually ends in /v1"
             ) from None
-        except NotTrusted as problem:
+        except CertificateError as problem:
             raise EndpointError(f"cannot trust {self.base_url}: {self._transport(problem)}") from None
-        except OSError as problem:
+        except HttpError as problem:
             raise Unreachable(
                 f"cannot reach {self.base_url}: {self._transport(problem)}. Is the server running?"
             ) from None
         if status in (401, 403):
-            hint = "check the key" if self._links.has(KEY_HEADERS) else _no_key_hint(self.dialect)
+            hint = "check the key" if self._sends_key else _no_key_hint(self.dialect)
             raise EndpointError(f"{url} answered {status}: {self._shown(body)} ({hint})")
         if 300 <= status < 400:
             raise EndpointError(f"{url} answers with a redirect ({status}); give the URL it leads to")
@@ -258,7 +281,7 @@ class Endpoint:
         return text[:SHOWN_CHARS] + ("…" if len(text) > SHOWN_CHARS else "") or "(an empty body)"
 
     def _transport(self, problem: Exception) -> str:
-        if isinstance(problem, NotTrusted):
+        if isinstance(problem, CertificateError):
             return (
                 f"its certificate is refused ({problem}). Where it is your own, "
                 f"SSL_CERT_FILE=FILE names the certificate to trust"

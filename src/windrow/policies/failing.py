@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from email.utils import parsedate_to_datetime
 
-from windrow.errors import EndpointError, InfraError
-from windrow.policies.link import NotThere, NotTrusted
+from windrow.errors import EndpointError, InfraError, StaleConnection
+from windrow.policies.http_client import ConnectError, HttpError, StaleConnectionError, TlsError
 
 AGES_S = 1e9
 
@@ -23,11 +23,13 @@ class Unreachable(EndpointError):
     """Nobody answers there. Another endpoint may do in its place."""
 
 
-def transport_error(problem: Exception) -> type[InfraError]:
-    """The error of ours that one of the client's is."""
-    if isinstance(problem, NotTrusted):
+def transport_error(problem: HttpError) -> type[InfraError]:
+    """The error of a call that one of the HTTP client's is."""
+    if isinstance(problem, TlsError):
         return Distrusted
-    return NotConnected if isinstance(problem, NotThere) else InfraError
+    if isinstance(problem, StaleConnectionError):
+        return StaleConnection
+    return NotConnected if isinstance(problem, ConnectError) else InfraError
 
 
 def retry_after(value: str | None) -> float | None:

@@ -12,13 +12,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from windrow.errors import EndpointError, InfraError, OutageError
+from windrow.errors import EndpointError, InfraError, OutageError, StaleConnection
 from windrow.policies.base import MAX_RETRY_AFTER_S, Request, Route
 from windrow.policies.endpoint import Endpoint
 from windrow.policies.failing import Distrusted, NotConnected, Unreachable
 from windrow.policies.health import Clock
 
 TELL_WAIT_S = 10.0  # a wait that a server asks for is told when it is this long
+_NO_OUTAGE = (Distrusted, StaleConnection)
 
 
 class Pool:
@@ -124,7 +125,7 @@ class Pool:
         if problem.retry_after_s is not None:
             problem.held = True
             self._hold(endpoint, problem, problem.retry_after_s)
-        elif problem.kind.startswith(("transport", "http_5")) and not isinstance(problem, Distrusted):
+        elif problem.kind.startswith(("transport", "http_5")) and not isinstance(problem, _NO_OUTAGE):
             if request.route is not None:
                 request.route.endpoint = None  # the next try goes elsewhere, if there is an elsewhere
             connected = not isinstance(problem, NotConnected)

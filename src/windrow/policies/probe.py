@@ -140,6 +140,7 @@ def _probing(level: Capture, top: int = 0) -> Request:
         turn=0,
         capture=level,
         top_logprobs=top,
+        new_connection=True,
     )
 
 
@@ -168,7 +169,7 @@ async def _likeliest(endpoint: Endpoint, model: str, temperature: float, timeout
     }
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await endpoint.ask(endpoint.dialect, body)
+            answer = await endpoint.on_new_connections().ask(endpoint.dialect, body)
         return _decode(answer).choices[0].logprobs.content[0].top_logprobs[0].logprob
     except (InfraError, PolicyError, TimeoutError, IndexError, *UNDECODABLE):
         return None
