@@ -13,6 +13,7 @@ import msgspec
 from windrow.config import Sampling
 from windrow.deadlines import Deadline
 from windrow.errors import InfraError, PolicyError
+from windrow.policies.encoding import Items, MessageCache, json_array
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
 ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
@@ -22,16 +23,13 @@ MAX_ASKED_WAITS = 20  # of one call, that the server asked for: what comes after
 
 
 class Route:
-    """Where an episode's calls go: what the policy chose for the first one, so that the later ones go there too."""
+    """What an episode's calls share: the endpoint that the first one went to, and what was sent and received so far."""
 
-    __slots__ = ("branches", "endpoint", "sent")
+    __slots__ = ("branches", "encoded", "endpoint")
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
-        self.sent: tuple[tuple[Message, ...], bytes] = (
-            (),
-            b"",
-        )  # the last messages, and how they went over the wire
+        self.encoded: MessageCache | None = None
         self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
 
 
@@ -70,6 +68,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each place of the reply
     given: Given | None = None
     route: Route | None = None  # the same for all calls of an episode
+
+    def encoded_messages(self, items: Items) -> list[bytes]:
+        """For each message the `items` that a dialect sends for it, encoded; earlier calls' are not encoded again."""
+        route = self.route
+        if route is None or not self.turn:  # most episodes have one turn: nothing is kept of it
+            return MessageCache().encoded(self.messages, items)
+        if route.encoded is None:
+            route.encoded = MessageCache()
+        return route.encoded.encoded(self.messages, items)
+
+    def message_array(self, items: Items) -> Json:
+        """All messages as a JSON array of the `items` that a dialect sends for them."""
+        if self.route is None or not self.turn:
+            return [item for message in self.messages for item in items(message)]
+        return json_array(self.encoded_messages(items))
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from windrow.policies.likeliest import Likely, by_id
 from windrow.records import Call, Json, Message, Usage
 
-if TYPE_CHECKING:
-    from windrow.policies.base import Route
-
 Read = TypeVar("Read")
-
-MANY = 3  # messages of an episode that is in its second turn, at least
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # as wide as a record keeps them
@@ -223,20 +218,6 @@ def wire_message(message: Message) -> dict[str, Json]:
     if message.name is not None:
         wire["name"] = message.name
     return wire
-
-
-def wire_messages(messages: tuple[Message, ...], route: Route | None) -> Any:
-    """Messages as the endpoint takes them. Those of an episode are sent again with every turn: each is encoded once."""
-    if route is None or len(messages) < MANY:
-        return [wire_message(message) for message in messages]
-    before, text = route.sent
-    if not before or messages[: len(before)] != before:
-        before, text = (), b""
-    if len(messages) > len(before):  # the same ones come again where a call is tried again
-        new = encode([wire_message(message) for message in messages[len(before) :]])[1:-1]
-        text = b"%b,%b" % (text, new) if text else new
-        route.sent = messages, text
-    return msgspec.Raw(b"[%b]" % text)
 
 
 def _call(call: WireCall, position: int) -> Call:

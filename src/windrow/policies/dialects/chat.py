@@ -18,8 +18,8 @@ from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
 from windrow.policies.likeliest import MISSING_LOGPROB, with_top
-from windrow.policies.wire import Choice, Reply, decode_reply, likeliest, wire_messages
-from windrow.records import Capture, Json, Tokens
+from windrow.policies.wire import Choice, Reply, decode_reply, likeliest, wire_message
+from windrow.records import Capture, Json, Message, Tokens
 
 
 class OpenAIChat(Dialect):
@@ -31,7 +31,7 @@ class OpenAIChat(Dialect):
     token_options: ClassVar[dict[str, Json]] = {}
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
-        body: dict[str, Json] = {"model": model, "messages": wire_messages(request.messages, request.route)}
+        body: dict[str, Json] = {"model": model, "messages": request.message_array(chat_items)}
         with_options(body, request)
         if asks(request.capture, "logprobs"):
             body |= self.logprob_options
@@ -111,6 +111,10 @@ class SglangChat(OpenAIChat):
             logprobs=logprobs_of(choice),
             kind=self.logprob_kind,
         )
+
+
+def chat_items(message: Message) -> list[Json]:
+    return [wire_message(message)]
 
 
 def counts_agree(reply: Reply, prompt: Sequence[int] | None) -> bool:

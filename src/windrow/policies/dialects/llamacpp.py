@@ -15,11 +15,11 @@ from windrow.errors import ContextOverflow
 from windrow.policies.base import Completion, Given, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
-from windrow.policies.dialects.chat import OpenAIChat
+from windrow.policies.dialects.chat import OpenAIChat, chat_items
 from windrow.policies.dialects.forcing import forced
-from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_messages
+from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_items
 from windrow.policies.likeliest import Likely, Place
-from windrow.policies.wire import Count, Logprob, TokenId, decode_reply, wire_message
+from windrow.policies.wire import Count, Logprob, TokenId, decode_reply
 from windrow.records import Json
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LlamacppChat(OpenAIChat):
 
     async def _prompt(self, request: Request, endpoint: Endpoint) -> list[int]:
         """The ids that the server makes of the messages. A prompt that does not fit is not sent."""
-        body: dict[str, Json] = {"messages": [wire_message(message) for message in request.messages]}
+        body: dict[str, Json] = {"messages": request.message_array(chat_items)}
         if request.tools:
             body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
         ids = await tokenized(await applied(body, endpoint), endpoint, whole=True)
@@ -116,7 +116,7 @@ class LlamacppCompletion(TokenDialect):
     logprob_kind = "raw"
 
     async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
-        return Rendering(await applied({"messages": template_messages(request)}, endpoint), None)
+        return Rendering(await applied({"messages": request.message_array(template_items)}, endpoint), None)
 
     async def tokenize(self, text: str, model: str, endpoint: Endpoint, *, whole: bool) -> list[int]:
         return await tokenized(text, endpoint, whole=whole)

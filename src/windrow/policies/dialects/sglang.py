@@ -20,7 +20,7 @@ from windrow.policies.dialects.tokenwise import (
     Sampled,
     Scored,
     TokenDialect,
-    template_messages,
+    template_items,
 )
 from windrow.policies.likeliest import Likely, Place
 from windrow.policies.wire import Count, Logprob, TokenId
@@ -168,7 +168,7 @@ async def rendered_by_tokenize(
     dialect: TokenDialect, request: Request, model: str, endpoint: Endpoint
 ) -> Rendering:
     """Messages to ids by the server's /tokenize, and their text, with which earlier calls are compared."""
-    asked: dict[str, Json] = {"model": model, "messages": template_messages(request)}
+    asked: dict[str, Json] = {"model": model, "messages": request.message_array(template_items)}
     asked["add_generation_prompt"] = True
     if request.tools:
         asked["tools"] = [{"type": "function", "function": tool} for tool in request.tools]

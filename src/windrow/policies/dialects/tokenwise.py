@@ -18,7 +18,7 @@ from windrow.policies.capturing import given_tokens, packed
 from windrow.policies.dialects.base import TOKENS, Dialect
 from windrow.policies.likeliest import Place, with_top
 from windrow.policies.wire import wire_message
-from windrow.records import Json, Usage
+from windrow.records import Json, Message, Usage
 
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
@@ -255,9 +255,9 @@ def remember(branches: list[Branch], branch: Branch | None, text: str, ids: list
         del branches[:-MOST_BRANCHES]
 
 
-def template_messages(request: Request) -> list[dict[str, Json]]:
-    """The messages as a chat template takes them: with their reasoning, which it may keep or drop."""
-    return [
-        {**wire_message(message), **({"reasoning_content": message.reasoning} if message.reasoning else {})}
-        for message in request.messages
-    ]
+def template_items(message: Message) -> list[Json]:
+    """A message as a chat template takes it: with its reasoning, which the template may keep or drop."""
+    wire = wire_message(message)
+    if message.reasoning:
+        wire["reasoning_content"] = message.reasoning
+    return [wire]
