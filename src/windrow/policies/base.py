@@ -14,6 +14,7 @@ from windrow.config import Sampling
 from windrow.deadlines import Deadline
 from windrow.errors import InfraError, PolicyError
 from windrow.policies.encoding import Items, MessageCache, json_array
+from windrow.policies.promptids import PromptReader
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
 ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
@@ -25,11 +26,12 @@ MAX_ASKED_WAITS = 20  # of one call, that the server asked for: what comes after
 class Route:
     """What an episode's calls share: the endpoint that the first one went to, and what was sent and received so far."""
 
-    __slots__ = ("branches", "encoded", "endpoint")
+    __slots__ = ("branches", "encoded", "endpoint", "prompts")
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
         self.encoded: MessageCache | None = None
+        self.prompts: PromptReader | None = None
         self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
 
 
@@ -77,6 +79,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if route.encoded is None:
             route.encoded = MessageCache()
         return route.encoded.encoded(self.messages, items)
+
+    @property
+    def prompts(self) -> PromptReader:
+        """Reads the ids of the prompt."""
+        if self.route is None:
+            return PromptReader()
+        if self.route.prompts is None:
+            self.route.prompts = PromptReader()
+        return self.route.prompts
 
     def message_array(self, items: Items) -> Json:
         """All messages as a JSON array of the `items` that a dialect sends for them."""

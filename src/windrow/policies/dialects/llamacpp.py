@@ -19,7 +19,7 @@ from windrow.policies.dialects.chat import OpenAIChat, chat_items
 from windrow.policies.dialects.forcing import forced
 from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_items
 from windrow.policies.likeliest import Likely, Place
-from windrow.policies.wire import Count, Logprob, TokenId, decode_reply
+from windrow.policies.wire import Count, Logprob, TokenId
 from windrow.records import Json
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class LlamacppChat(OpenAIChat):
         return ids
 
     def _exact(self, answer: bytes, request: Request, prompt: Sequence[int] | None) -> Completion:
-        reply = decode_reply(answer)
-        if not reply.choices:
-            raise BadReply("it has no choices")
+        reply, _ = self.decoded(answer, request)
         entries = reply.choices[0].entries
         ids = [entry.id for entry in entries or () if entry.id is not None]
         usage = reply.usage
