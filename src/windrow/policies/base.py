@@ -26,13 +26,14 @@ MAX_ASKED_WAITS = 20  # of one call, that the server asked for: what comes after
 class Route:
     """What an episode's calls share: the endpoint that the first one went to, and what was sent and received so far."""
 
-    __slots__ = ("branches", "encoded", "endpoint", "prompts")
+    __slots__ = ("branches", "conversation", "encoded", "endpoint", "prompts")
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
         self.encoded: MessageCache | None = None
         self.prompts: PromptReader | None = None
         self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
+        self.conversation: Any = None  # as a policy whose tool calls are text has shown it
 
 
 class CallOutcome(NamedTuple):
