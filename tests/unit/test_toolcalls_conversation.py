@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from windrow.policies.toolcalls import FORMATS
 from windrow.policies.toolcalls.conversation import Conversation
 from windrow.records import Call, Message
@@ -29,7 +31,7 @@ MESSAGES = (user("go"), calling("a", "b"), result("a", "1"), result("b", "2"), c
 def test_a_message_is_converted_once_however_often_it_is_shown() -> None:
     conversation = Conversation(TOOLS, FORM)
     shown = [conversation.as_text(MESSAGES[:count]) for count in (1, 4, 4, 6)]
-    for before, after in zip(shown, shown[1:], strict=False):
+    for before, after in itertools.pairwise(shown):
         assert all(one is other for one, other in zip(before, after, strict=False))
     assert [len(one) for one in shown] == [2, 4, 4, 6]
     assert shown[-1] == Conversation(TOOLS, FORM).as_text(MESSAGES)
