@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from windrow.policies.base import Request, Route
 from windrow.policies.encoding import MessageCache, json_array
 from windrow.records import Json, Message
 
@@ -68,3 +69,21 @@ def test_another_dialect_is_sent_nothing_of_the_first() -> None:
     for dialect in (one, other, one):
         assert sent(cache, messages, dialect) == ["a", "b"]
     assert (one.encoded, other.encoded) == (["a", "b"] * 2, ["a", "b"])
+
+
+def test_the_turns_of_an_episode_share_what_is_encoded() -> None:
+    route, dialect = Route(), Dialect()
+    messages = tuple(said(str(number)) for number in range(4))
+    for turn in range(4):
+        request = Request(
+            messages=messages[: turn + 1], tools=(), sampling={}, id="r", attempt=1, turn=turn, route=route
+        )
+        sent_now = msgspec.json.decode(msgspec.json.encode(request.message_array(dialect)))
+        assert sent_now == [str(number) for number in range(turn + 1)]
+    assert dialect.encoded == [
+        "0",
+        "0",
+        "1",
+        "2",
+        "3",
+    ]  # nothing is kept of the first turn, which is mostly the only one
