@@ -81,20 +81,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             route.encoded = MessageCache()
         return route.encoded.encoded(self.messages, items)
 
-    @property
-    def prompts(self) -> PromptReader:
-        """Reads the ids of the prompt."""
-        if self.route is None:
-            return PromptReader()
-        if self.route.prompts is None:
-            self.route.prompts = PromptReader()
-        return self.route.prompts
-
     def message_array(self, items: Items) -> Json:
         """All messages as a JSON array of the `items` that a dialect sends for them."""
         if self.route is None or not self.turn:
             return [item for message in self.messages for item in items(message)]
         return json_array(self.encoded_messages(items))
+
+    @property
+    def prompts(self) -> PromptReader:
+        """What reads the ids of the episode's prompts."""
+        if self.route is None:
+            return PromptReader()
+        if self.route.prompts is None:
+            self.route.prompts = PromptReader()
+        return self.route.prompts
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

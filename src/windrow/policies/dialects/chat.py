@@ -73,9 +73,11 @@ class OpenAIChat(Dialect):
         prompt: bytes | None = None
         try:
             for field in fields:
+                if field is NOT_TOLD:
+                    continue
                 if field is told:
                     prompt = request.prompts.read(field)
-                elif field is not NOT_TOLD:  # nobody reads it; it has to be ids all the same
+                else:  # nobody asks for it; it has to be ids all the same
                     PromptReader().read(field)
         except UNDECODABLE:
             check_reply(answer)  # says where
