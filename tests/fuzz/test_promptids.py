@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 from tests.fuzz.mutations import fuzz
 from windrow.policies.base import Completion, Request, Route
 from windrow.policies.dialects import DIALECTS
-from windrow.policies.promptids import WORTH_KEEPING, pack_ids
-from windrow.policies.wire import UNDECODABLE, CheckedReply, check_reply
+from windrow.policies.dialects.tokenwise import TokenDialect
+from windrow.policies.promptids import WORTH_KEEPING, PromptReader, pack_ids
+from windrow.policies.wire import UNDECODABLE, CheckedReply, TokenId, check_reply
 from windrow.records import Message
 
 ids = st.integers(0, 2**31 - 1).map(str)
@@ -86,12 +89,63 @@ def test_a_prompt_that_repeats_the_last_one_is_read_as_if_it_were_the_first(
     dialect: str, data: st.DataObject, last: list[str], turns: list[Any], elsewhere: str
 ) -> None:
     route = Route()
+    for told in arrays(last, turns):
+        counted = data.draw(st.sampled_from([None, told.count(",") + 1, 1]))
+        agree(dialect, reply(dialect, told, counted, elsewhere), route)
+
+
+def arrays(last: list[str], turns: list[Any]) -> Iterator[str]:
+    """The array of each turn, which goes on from the last one's, or from less of it."""
     for dropped, more, new, separator, closing in turns:
         kept = last[: len(last) - dropped] if dropped < 9 else list(last)
         if kept:
             kept[-1] += more
-        told = [*kept, *new]
-        array = "[" + separator.join(told) + closing
-        counted = data.draw(st.sampled_from([None, len(told), len(told), 1]))
-        agree(dialect, reply(dialect, array, counted, elsewhere), route)
-        last = told
+        last = [*kept, *new]
+        yield "[" + separator.join(last) + closing
+
+
+class Ids(msgspec.Struct):
+    prompt_token_ids: list[TokenId] | None = None
+
+
+class Choices(msgspec.Struct):
+    choices: list[Ids]
+
+
+def completion(dialect: str, array: str) -> bytes:
+    if dialect == "sglang-generate":
+        meta = '"meta_info":{"prompt_tokens":1,"completion_tokens":1}'
+        return f'{{"text":"x","output_ids":[7],"prompt_token_ids":{array},{meta}}}'.encode()
+    usage = '"usage":{"prompt_tokens":1,"completion_tokens":1}'
+    return f'{{"choices":[{{"text":"x","token_ids":[7],"prompt_token_ids":{array}}}],{usage}}}'.encode()
+
+
+def expected_prompt(dialect: str, answer: bytes) -> bytes | str:
+    try:
+        if dialect == "sglang-generate":
+            told = msgspec.json.decode(answer, type=Ids)
+        else:
+            told = msgspec.json.decode(answer, type=Choices).choices[0]
+    except UNDECODABLE as problem:
+        return str(problem)
+    return pack_ids(told.prompt_token_ids or ())
+
+
+def found_prompt(dialect: TokenDialect, answer: bytes, prompts: PromptReader) -> bytes | str | None:
+    try:
+        return dialect.sampled(answer, prompts).prompt
+    except UNDECODABLE as problem:
+        return str(problem)
+
+
+@pytest.mark.parametrize("name", ["vllm-completions", "sglang-generate"])
+@fuzz(60)
+@given(last=base, turns=st.lists(prompts, min_size=1, max_size=5))
+def test_a_prompt_that_is_told_back_is_read_as_if_it_were_the_first(
+    name: str, last: list[str], turns: list[Any]
+) -> None:
+    dialect, reader = DIALECTS[name], PromptReader()
+    assert isinstance(dialect, TokenDialect)
+    for told in arrays(last, turns):
+        answer = completion(name, told)
+        assert found_prompt(dialect, answer, reader) == expected_prompt(name, answer)

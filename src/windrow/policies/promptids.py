@@ -6,12 +6,15 @@ Ids come as JSON, which costs ten times as much to decode as to compare.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from windrow.contexts import ID_BYTES
-from windrow.policies.wire import TokenId
+from windrow.policies.wire import NOT_TOLD, UNDECODABLE, TokenId
+
+Reply = TypeVar("Reply")
 
 WORTH_KEEPING = 256  # ids: fewer are decoded before they are compared
 _decode = msgspec.json.Decoder(list[TokenId]).decode
@@ -43,6 +46,38 @@ class PromptReader:
         if len(packed) >= WORTH_KEEPING * ID_BYTES:
             self._text, self._packed = text, packed
         return packed
+
+
+def decoded(answer: bytes, decode: Callable[[bytes], Reply], check: Callable[[bytes], object]) -> Reply:
+    """What `decode` makes of an answer; what it refuses, `check` refuses in its own words."""
+    try:
+        return decode(answer)
+    except UNDECODABLE:
+        check(answer)
+        raise
+
+
+def told_prompt(
+    fields: Iterable[msgspec.Raw],
+    told: msgspec.Raw | None,
+    reader: PromptReader,
+    check: Callable[[], object],
+) -> bytes | None:
+    """The ids in that of the fields which is `told`, packed. The others have to be ids as well.
+
+    `check` decodes the whole reply: where something is no id, it raises in words that say where.
+    """
+    prompt: bytes | None = None
+    try:
+        for field in fields:
+            if field is NOT_TOLD:
+                continue
+            ids = (reader if field is told else PromptReader()).read(field)
+            prompt = ids if field is told else prompt
+    except UNDECODABLE:
+        check()
+        raise
+    return prompt
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:

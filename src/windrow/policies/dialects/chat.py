@@ -21,10 +21,8 @@ from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
 from windrow.policies.likeliest import MISSING_LOGPROB, with_top
-from windrow.policies.promptids import PromptReader
+from windrow.policies.promptids import told_prompt
 from windrow.policies.wire import (
-    NOT_TOLD,
-    UNDECODABLE,
     Choice,
     Reply,
     check_reply,
@@ -70,18 +68,7 @@ class OpenAIChat(Dialect):
         reply = decode_reply(answer)
         told = self.prompt_told(reply)
         fields = [reply.prompt_token_ids, *[choice.prompt_token_ids for choice in reply.choices]]
-        prompt: bytes | None = None
-        try:
-            for field in fields:
-                if field is NOT_TOLD:
-                    continue
-                if field is told:
-                    prompt = request.prompts.read(field)
-                else:  # nobody asks for it; it has to be ids all the same
-                    PromptReader().read(field)
-        except UNDECODABLE:
-            check_reply(answer)  # says where
-            raise
+        prompt = told_prompt(fields, told, request.prompts, lambda: check_reply(answer))
         if not reply.choices:
             raise BadReply("it has no choices")
         return reply, prompt if counts_agree(reply, prompt) else None

@@ -19,6 +19,7 @@ from windrow.policies.dialects.chat import OpenAIChat, chat_items
 from windrow.policies.dialects.forcing import forced
 from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_items
 from windrow.policies.likeliest import Likely, Place
+from windrow.policies.promptids import PromptReader
 from windrow.policies.wire import Count, Logprob, TokenId
 from windrow.records import Json
 
@@ -140,7 +141,7 @@ class LlamacppCompletion(TokenDialect):
             body["n_probs"] = max(1, request.top_logprobs)
         return body
 
-    def sampled(self, answer: bytes) -> Sampled:
+    def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
         reply = _decode(answer)
         if reply.tokens_predicted != len(reply.tokens):
             raise BadReply(
