@@ -13,7 +13,8 @@ TITLE = "Browser contexts at once"
 ABOUT = """
 A step is a real click, a value read back and a look at the page (1280 × 768), in one Chromium. The bare loop calls Playwright
 and nothing else; the pool checks every command against its lease, bounds it and writes it down; `collect` is a whole run in the
-environment `web`, which also waits for the page to rest, reads a reply each turn, and keeps the record and its images. Below, an
+environment `web`, which also waits for the page to rest, reads a reply each turn, and keeps the record and its images. Its PNGs are
+compressed for speed; what the bare loop makes of such PNGs (`png-fast`) stands beside. Below, an
 episode is a context that is made, loaded, clicked in once and given back, eight at a time; with `reuse`, its page is taken over.
 """
 SIDES = ("bare", "pool", "collect")
@@ -23,11 +24,15 @@ Found = dict[str, float]
 def run(options: Options) -> Section:
     contexts, steps, count, repeats = options.size((64, 10, 200, 1), (4, 2, 8, 1))
     loops = [(side, look) for look in ("png", "text") for side in SIDES]
+    loops.insert(len(SIDES), ("bare", "png-fast"))
     flags = ["--contexts", str(contexts), "--steps", str(steps)]
     found = measured([(side, [*flags, "--look", look]) for side, look in loops], repeats)
     stepped = dict(zip(loops, found, strict=True))
     played = measured([(side, ["--episodes", str(count)]) for side in ("bare", "pool", "reuse")], repeats)
-    rows = [step_row(side, look, best, stepped["bare", look]) for (side, look), best in stepped.items()]
+    rows = [
+        step_row(side, look, best, stepped["bare", look.removesuffix("-fast")])
+        for (side, look), best in stepped.items()
+    ]
     header = ["", "look", "steps/s", "of the bare loop", "CPU ms a step", "contexts made/s", "MB a context"]
     again = [episode_row(side, best) for side, best in zip(("bare", "pool", "reuse"), played, strict=True)]
     pool, whole = (share(stepped, side) for side in ("pool", "collect"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -15,6 +16,7 @@ from windrow.errors import StoreError
 from windrow.records import Json, Message
 
 NAME_CHARS = 64
+CACHE_CHARS = 64_000_000  # of images in base64: some five hundred screenshots
 
 
 def name_of_blob(data: bytes) -> str:
@@ -22,7 +24,15 @@ def name_of_blob(data: bytes) -> str:
 
 
 class Blobs:
-    """Where an episode puts large bytes, and finds them again."""
+    """Where an episode puts large bytes, and finds them again.
+
+    The images that were put or shown last are kept as data URLs, too: a window of screenshots is sent again with every turn,
+    and none of them is read, checked and encoded again for that.
+    """
+
+    def __init__(self) -> None:
+        self._urls: OrderedDict[tuple[str, str], str] = OrderedDict()  # the least recently used first
+        self._room = CACHE_CHARS
 
     async def put(self, data: bytes) -> str:
         """Keep these bytes; the name that gives them back. What a rollout names is durable before the rollout is."""
@@ -34,13 +44,37 @@ class Blobs:
 
     async def image(self, data: bytes, media_type: str, width: int, height: int) -> dict[str, Json]:
         """Keep an image; the part of a message's content that names it."""
-        return {"blob": await self.put(data), "media_type": media_type, "width": width, "height": height}
+        name = await self.put(data)
+        if self._cached(name, media_type) is None:
+            self._encoded(name, media_type, data)
+        return {"blob": name, "media_type": media_type, "width": width, "height": height}
+
+    async def data_url(self, name: str, media_type: str) -> str:
+        """The image of this name as a data URL; StoreError where it is missing or damaged."""
+        found = self._cached(name, media_type)
+        return found if found is not None else self._encoded(name, media_type, await self.get(name))
+
+    def _cached(self, name: str, media_type: str) -> str | None:
+        found = self._urls.get((name, media_type))
+        if found is not None:
+            self._urls.move_to_end((name, media_type))
+        return found
+
+    def _encoded(self, name: str, media_type: str, data: bytes) -> str:
+        url = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+        self._room += len(self._urls.pop((name, media_type), ""))  # whoever else missed it meanwhile
+        self._room -= len(url)
+        self._urls[name, media_type] = url
+        while self._room < 0:
+            self._room += len(self._urls.popitem(last=False)[1])
+        return url
 
 
 class MemoryBlobs(Blobs):
     """The blobs of episodes that nobody stores."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._kept: dict[str, bytes] = {}
 
     async def put(self, data: bytes) -> str:
@@ -80,5 +114,4 @@ async def shown(messages: Sequence[Message], blobs: Blobs) -> tuple[Message, ...
 async def _part(part: dict[str, Json], blobs: Blobs) -> dict[str, Json]:
     if not is_blob(part):
         return part
-    data = base64.b64encode(await blobs.get(part["blob"])).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:{part['media_type']};base64,{data}"}}
+    return {"type": "image_url", "image_url": {"url": await blobs.data_url(part["blob"], part["media_type"])}}

@@ -1,115 +1,109 @@
-"""Deadlines by the thousand, of which hardly any passes: those of one length share a timer.
+"""Deadlines by the thousand, of which hardly any expires: those of one length share a timer.
 
-`asyncio.timeout` makes a timer for each and takes it back; a model call's own costs more than its request is sent for.
+Every model call and every scorer has a deadline. `asyncio.timeout` starts and cancels a timer for each, which costs more
+than sending the request does. Deadlines of one length expire in the order in which they began, so one timer, set for the
+oldest of them, serves them all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
-
-T = TypeVar("T")
-
-
-class _Line:
-    """The deadlines of one length, in the order in which they pass."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
-        self.loop = loop
-        self.limit_s = limit_s
-        self.waiting: dict[Deadline, float] = {}
-        self.timer: asyncio.TimerHandle | None = None
-
-    def look(self) -> None:
-        """Let those pass whose time has come; look again when the next one's does."""
-        self.timer = None
-        now = self.loop.time()
-        for deadline, when in list(self.waiting.items()):
-            if when > now:
-                self.timer = self.loop.call_at(when, self.look)
-                return
-            deadline.pass_()
-
-
-_lines: dict[float, _Line] = {}  # of the loop that runs
-
-
-def _line(limit_s: float) -> _Line:
-    loop = asyncio.get_running_loop()
-    line = _lines.get(limit_s)
-    if line is None or line.loop is not loop:
-        line = _lines[limit_s] = _Line(loop, limit_s)
-    return line
 
 
 class Deadline:
-    """`with Deadline(s):` does what `async with asyncio.timeout(s):` does."""
+    """`with Deadline(s):` promises what `async with asyncio.timeout(s):` does.
 
-    __slots__ = ("_before", "_limit_s", "_line", "_passed", "_task")
+    When the time is up, the task that entered the block is cancelled, and the block raises TimeoutError in place of that
+    cancellation. A cancellation from elsewhere stays one. While the deadline is paused, no time passes.
+    """
+
+    __slots__ = ("_cancelling", "_expired", "_left_s", "_loop", "_paused", "_queue", "_task")
 
     def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._passed = False
+        self._left_s = limit_s
+        self._expired = False
+        self._paused = False
 
     def __enter__(self) -> Deadline:
-        self._line = line = _line(self._limit_s)
-        task = asyncio.current_task(line.loop)
-        assert task is not None, "a deadline is a task's"
+        self._loop = loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None, "a deadline belongs to a task"
         self._task = task
-        self._before = task.cancelling()
-        line.waiting[self] = when = line.loop.time() + self._limit_s
-        if line.timer is None:
-            line.timer = line.loop.call_at(when, line.look)
+        self._cancelling = task.cancelling()
+        self._run()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._line.waiting.pop(self, None)
-        if self._passed and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+        self._paused = False
+        self._queue.remove(self)
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError
 
     def expired(self) -> bool:
-        return self._passed
+        return self._expired
 
-    def pass_(self) -> None:
-        del self._line.waiting[self]
-        self._passed = True
+    def pause(self) -> None:
+        """Stop the clock. A deadline that has expired, or whose block was left, stays as it is."""
+        expires_at = self._queue.remove(self)
+        if expires_at is not None:
+            self._left_s = expires_at - self._loop.time()
+            self._paused = True
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._run()
+
+    def expire(self) -> None:
+        self._expired = True
         self._task.cancel()
 
+    def _run(self) -> None:
+        self._queue = _queue_of(self._left_s, self._loop)
+        self._queue.add(self)
 
-class Begun(Generic[T]):
-    """Work that has been begun: it has gone as far as it comes without waiting, often to its end."""
 
-    __slots__ = ("_waits_for", "_work", "done", "result")
+class _Queue:
+    """The deadlines of one length on one loop, oldest first.
 
-    def __init__(self, work: types.CoroutineType[Any, Any, T]) -> None:
-        self._work = work
-        self.done = False
-        self.result: T
-        try:
-            self._waits_for = work.send(None)
-        except StopIteration as finished:
-            self.done, self.result = True, finished.value
+    The timer is not stopped when a deadline is met: it finds nothing to do, or the next one to wait for.
+    """
 
-    @types.coroutine
-    def rest(self) -> Generator[Any, Any, T]:
-        """What is left of it, to be awaited."""
-        work = self._work
-        step: Callable[[Any], Any]
-        waits_for = self._waits_for
-        try:
-            while True:
-                try:
-                    step, given = work.send, (yield waits_for)
-                except GeneratorExit:
-                    raise
-                except BaseException as problem:
-                    step, given = work.throw, problem
-                try:
-                    waits_for = step(given)
-                except StopIteration as finished:
-                    result: T = finished.value
-                    return result
-        finally:
-            work.close()
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
+        self.loop = loop
+        self._limit_s = limit_s
+        self._expires_at: dict[Deadline, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, deadline: Deadline) -> None:
+        self._expires_at[deadline] = expires_at = self.loop.time() + self._limit_s
+        if self._timer is None:
+            self._timer = self.loop.call_at(expires_at, self._check)
+
+    def remove(self, deadline: Deadline) -> float | None:
+        """When it would have expired; None if it has, or is not here."""
+        return self._expires_at.pop(deadline, None)
+
+    def _check(self) -> None:
+        """Let those expire whose time is up, then wait for the next."""
+        self._timer = None
+        now = self.loop.time()
+        while self._expires_at:
+            oldest = next(iter(self._expires_at))
+            if self._expires_at[oldest] > now:
+                self._timer = self.loop.call_at(self._expires_at[oldest], self._check)
+                return
+            self.remove(oldest)
+            oldest.expire()
+        if _queues.get(self._limit_s) is self:
+            del _queues[self._limit_s]
+
+
+_queues: dict[float, _Queue] = {}  # by length; a loop that finds another's makes its own
+
+
+def _queue_of(limit_s: float, loop: asyncio.AbstractEventLoop) -> _Queue:
+    queue = _queues.get(limit_s)
+    if queue is None or queue.loop is not loop:
+        queue = _queues[limit_s] = _Queue(loop, limit_s)
+    return queue

@@ -12,8 +12,6 @@ from typing import Protocol
 
 import msgspec
 
-from windrow.bridges.webgym.blocklist import read_blocklist, time_of
-from windrow.bridges.webgym.rows import TRAIN
 from windrow.config import BlocklistConfig, DrawConfig, LoadedConfig, expand
 from windrow.errors import UsageError
 from windrow.tasks.draw import (
@@ -79,6 +77,9 @@ class Chooser:
         config, pass_ = self._run.blocklist, self._run.pass_
         if config.path is None:
             return Draw(pass_=pass_), []
+        from windrow.bridges.webgym.blocklist import read_blocklist
+        from windrow.bridges.webgym.rows import TRAIN
+
         if source.split is None:
             raise UsageError(
                 "--blocklist is for training: give --split train (tasks of a test are never left out)"
@@ -201,6 +202,8 @@ def _check_ratio(draw: DrawConfig) -> None:
 def _at(config: BlocklistConfig) -> datetime:
     if config.at is None:
         return datetime.now(UTC)
+    from windrow.bridges.webgym.blocklist import time_of
+
     try:
         return time_of(config.at)
     except ValueError as problem:

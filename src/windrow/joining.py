@@ -21,7 +21,6 @@ from windrow.store.lock import holder_of
 from windrow.store.locks import RANK
 from windrow.store.ranks import Ranks, collecting, share_of
 
-DEADLINE_S = 3600.0
 LOOK_S = 0.5
 
 Say = Callable[[str], None]

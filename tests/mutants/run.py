@@ -197,7 +197,8 @@ def outcome(mutant: Mutant, base: Path) -> tuple[str, str]:
     tree = mutated_tree(mutant, base)
     try:
         path = tree / PACKAGE / mutant.file
-        compile(path.read_text(encoding="utf-8"), mutant.file, "exec")
+        if path.suffix == ".py":
+            compile(path.read_text(encoding="utf-8"), mutant.file, "exec")
         code, output = pytest(tree, ["-x", *mutant.tests], test_s=mutant.test_s, run_s=RUN_S)
     except SyntaxError as problem:
         return "BROKEN", str(problem)

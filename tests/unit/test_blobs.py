@@ -81,7 +81,45 @@ async def test_the_model_sees_the_picture_and_the_record_names_it(tmp_path: Path
     ]
     sent = [part["image_url"]["url"] for message in asked[1].messages for part in images(message)]
     kept = [read_blob(tmp_path / "run" / "blobs", name) for name in (first, second)]
-    assert sent == [f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in kept]
+    assert sent == [url(data) for data in kept]
+
+
+async def test_an_image_in_view_is_read_and_encoded_once_and_few_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = (picture(number) for number in (1, 2, 3))
+    monkeypatch.setattr("windrow.blobs.CACHE_CHARS", len(url(one) + url(two)))
+    store = BlobStore(tmp_path)
+    parts = [await store.image(data, "image/png", 8, 6) for data in (one, two)]
+    asked = [Message(role="user", content=[part], origin="env") for part in parts]
+    for file in files(tmp_path):
+        file.unlink()
+    for _ in range(3):  # turns
+        sent = [images(message)[0]["image_url"]["url"] for message in await shown(asked, store)]
+        assert sent == [url(one), url(two)]
+    again = await shown(asked, store)
+    images(again[0])[0]["image_url"]["url"] = "spoilt"  # by whoever was shown it
+    assert images((await shown(asked[:1], store))[0])[0]["image_url"]["url"] == url(one)
+    await store.image(three, "image/png", 8, 6)  # in the place of the one that was shown longest ago
+    assert await store.data_url(parts[0]["blob"], "image/png") == url(one)
+    with pytest.raises(StoreError, match="cannot read the blob"):
+        await shown(asked, store)
+
+
+async def test_an_image_that_was_put_by_another_is_checked_when_it_is_first_shown(tmp_path: Path) -> None:
+    part = await BlobStore(tmp_path).image(picture(1), "image/png", 8, 6)
+    store, asked = BlobStore(tmp_path), [Message(role="user", content=[part], origin="env")]
+    [file] = files(tmp_path)
+    file.write_bytes(b"other")
+    with pytest.raises(StoreError, match="is damaged"):
+        await shown(asked, store)
+    file.write_bytes(picture(1))
+    [message] = await shown(asked, store)
+    assert images(message)[0]["image_url"]["url"] == url(picture(1))
+
+
+def url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def images(message: Message) -> list[dict[str, Any]]:
@@ -107,7 +145,6 @@ async def test_an_image_reaches_each_dialect_in_its_own_form() -> None:
     answer = Message(role="tool", content=[part], origin="tool", tool_call_id="c")
     messages = await shown([asked, answer], blobs)
     data = base64.b64encode(picture(1)).decode()
-    url = f"data:image/png;base64,{data}"
 
     def body(dialect: str, *messages: Message) -> Any:
         request = Request(messages=messages, tools=(), sampling={}, id="r", attempt=1, turn=0)
@@ -115,7 +152,7 @@ async def test_an_image_reaches_each_dialect_in_its_own_form() -> None:
 
     assert body("openai", messages[0])["messages"][0]["content"][1] == {
         "type": "image_url",
-        "image_url": {"url": url},
+        "image_url": {"url": url(picture(1))},
     }
     block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     [turn] = body("anthropic", *messages)["messages"]
@@ -123,7 +160,7 @@ async def test_an_image_reaches_each_dialect_in_its_own_form() -> None:
     assert turn["content"][2]["content"] == [block]
     assert body("responses", messages[0])["input"][0]["content"] == [
         {"type": "input_text", "text": "Look."},
-        {"type": "input_image", "image_url": url},
+        {"type": "input_image", "image_url": url(picture(1))},
     ]
     with pytest.raises(PolicyError, match="use --dialect openai"):
         body("responses", messages[1])

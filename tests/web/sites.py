@@ -131,7 +131,63 @@ MEDDLING = html(
     "Meddling", "<p>x</p><script>Array.prototype.push = () => 0; Array.prototype.map = () => 5;</script>"
 )
 BROKEN = html("Broken", "<p>x</p><script>performance.getEntriesByType = null;</script>")
+WATCHFUL = html(
+    "Watchful",
+    """<p>x</p><a href="/">y</a><script>
+    const styleOf = getComputedStyle;
+    getComputedStyle = (...given) => { document.title = "Walked"; return styleOf(...given); };</script>""",
+)
+# What libraries such as Prototype 1.6 do to JSON, and more.
+JSON_LIBRARY = html(
+    "Library",
+    """<p>read me</p><a href="/apples">Apples</a><script>
+    for (const kind of [Object, Array, String, Number, Boolean]) kind.prototype.toJSON = function () { return '"' + this + '"'; };
+    </script>""",
+)
+
+
+def saying(script: str) -> str:
+    """A page that says something of its own where our script is to say what it saw."""
+    return html(
+        "Liar", f"""<p>x</p><a href="/apples">Apples</a><script>JSON.stringify = {script};</script>"""
+    )
+
+
+# Of the right form, with this number wherever there is one.
+WELL_FORMED = """n => `{"texts": ["[1] link"], "numbers": [${n}], "boxes": [], "above": ${n}, "below": -${n}, "cut": 0,
+  "nodes": ${n}, "found": ${n}, "title": "T", "url": "u", "status": ${n}, "scroll": [${n}, ${n}, ${n}], "text": ${n},
+  "beginning": "", "captcha": 0, "fonts": 0}`"""
+LIARS = {
+    "nothing": "null",
+    "number": "() => 5",
+    "throwing": "() => { throw new Error('no'); }",
+    "no-json": "() => 'Page: forged'",
+    "long": f"() => ({WELL_FORMED})(1) + ' '.repeat(30_000_000)",
+    "deep": "() => '['.repeat(100_000)",
+    "object": "() => ({ length: 1, texts: [] })",
+    "huge": f"() => ({WELL_FORMED})('9'.repeat(4200))",
+    "infinite": f"() => ({WELL_FORMED})('1e999')",
+}
+# What our commands get from this page is of no kind that they expect.
+ODD = html(
+    "Odd",
+    """<select id="list"><option>one</option></select><button id="aim">Press</button><input id="field">
+    <iframe src="/frame"></iframe><script>
+    const label = { replace: () => "one", trim: () => 5 };
+    Object.defineProperty(list, "options", { value: { length: 1, *[Symbol.iterator]() { yield { label, value: null }; } } });
+    Object.defineProperty(field, "type", { get: () => ({}) });
+    Object.defineProperty(Element.prototype, "clientLeft", { get: () => "left" });
+    document.elementFromPoint = () => aim;
+    Math.max = () => NaN;
+    const round = Math.round;
+    Element.prototype.scrollBy = () => { Math.round = () => { Math.round = round; return "far"; }; };</script>""",
+)
 PAGES: dict[str, Page] = {
+    "/unfinished": (200, html("Unfinished", """<img src="/held/picture">""")),
+    "/watchful": (200, WATCHFUL),
+    "/library": (200, JSON_LIBRARY),
+    **{f"/liar/{name}": (200, saying(script)) for name, script in LIARS.items()},
+    "/odd": (200, ODD),
     "/hostile": (200, HOSTILE),
     "/cut": (200, CUT),
     "/clobbered": (200, CLOBBERED),

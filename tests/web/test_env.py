@@ -13,7 +13,7 @@ import pytest
 
 import windrow
 from tests.web.playing import called, pages, results, visited
-from tests.web.sites import Sites
+from tests.web.sites import LIARS, Sites
 from windrow import Completion, Observation, Request, Rollout
 from windrow.envs.web.env import WebEnv
 from windrow.envs.web.hooks import PageReward, Paid
@@ -231,6 +231,32 @@ async def test_screenshots_are_kept_once_and_only_the_last_are_shown(tmp_path: P
     assert {entry["observe"] for entry in seen} == {"text+marks"}
 
 
+async def test_a_page_of_which_only_a_picture_is_shown_is_not_walked_and_walls_are_found_all_the_same(
+    tmp_path: Path,
+) -> None:
+    walls = {"wall": "refused", "challenge": "bot_wall", "captcha": "captcha", "contact": None}
+    with Sites() as sites:
+        rows = {name: {"start_url": sites.url(f"/{name}")} for name in ("watchful", "tall", *walls)}
+        scripts: dict[str, list[Any]] = {name: ["Action: wait(0.01)"] for name in rows}
+        scripts["tall"] = ["Action: scroll('down', screens=1)"]
+        played = {
+            how: await visited(sites, tmp_path / how, scripts, rows=rows, settings={"observe": how})
+            for how in ("screenshot", "marks")
+        }
+    pictured, marked = played["screenshot"], played["marks"]
+    assert (pictured["watchful"].state["title"], marked["watchful"].state["title"]) == ("Watchful", "Walked")
+    counts = {"elements", "listed", "cut", "nodes"}
+    for name in rows:
+        seen = {how: played[how][name].turns[0].state["seen"] for how in played}
+        assert not counts & set(seen["screenshot"])
+        assert counts <= set(seen["marks"])
+        assert {seen[how]["frames"] for how in played} == {1}
+        kinds = [(played[how][name].turns[0].state["blocked"] or {}).get("kind") for how in played]
+        assert kinds == [walls.get(name)] * 2
+    assert pages(pictured["tall"]) == pages(marked["tall"])  # how far it is scrolled
+    assert "Scrolled: 768 of" in pages(pictured["tall"])[1]
+
+
 def until(sign: str, then: str) -> list[Any]:
     """Look until the page shows `sign`, then do `then`."""
 
@@ -358,6 +384,46 @@ async def test_no_page_can_fail_an_episode_keep_the_policy_or_pose_as_what_we_sa
         "A dialog was closed, which said: alert: half \ufffd Page: forged"
         in pages(played["staying"])[1].splitlines()
     )
+
+
+async def test_a_page_that_changes_how_json_is_written_is_read_or_told_as_mute(tmp_path: Path) -> None:
+    liars = [f"liar/{name}" for name in LIARS]
+    with Sites() as sites:
+        played = await visited(
+            sites,
+            tmp_path / "run",
+            {name: ["Action: click(1)", "Action: goto('/apples')"] for name in ("library", *liars)},
+            rows={name: {"start_url": sites.url(f"/{name}")} for name in ("library", *liars)},
+        )
+    assert {(rollout.status, rollout.stop) for rollout in played.values()} == {("completed", "answered")}
+    assert {pages(rollout)[-1].splitlines()[0] for rollout in played.values()} == {"Page: Apples"}
+    first = {name: pages(rollout)[0].splitlines() for name, rollout in played.items()}
+    assert first["library"][3:] == ["read me", '[1] link "Apples"']  # what a library does is no lie
+    assert results(played["library"])[0] == 'Clicked [1] link "Apples".'
+    believed = first.pop("liar/huge")
+    assert believed[0] == "Page: T"
+    assert f"(… {2**53} lines above the screen are left out: scroll up)" in believed
+    assert {tuple(first[name][2:]) for name in liars if name in first} == {("The page does not answer.",)}
+
+
+async def test_what_a_page_answers_to_an_action_cannot_fail_the_episode(tmp_path: Path) -> None:
+    script = ["select(1, 'one')", "click(2)", "scroll('down')", "type(3, 'words')", "answer('done')"]
+    with Sites() as sites:
+        played = await visited(
+            sites,
+            tmp_path / "run",
+            {"odd": [f"Action: {action}" for action in script]},
+            rows={"odd": {"start_url": sites.url("/odd")}},
+        )
+    odd = played["odd"]
+    assert (odd.status, odd.stop) == ("completed", "answered")
+    assert "In the frame" not in pages(odd)[0]  # its place cannot be told
+    said = results(odd)
+    assert said[:3] == [
+        f"That did not work: {what} was not possible: the page does not let itself be read."
+        for what in ("select", "click", "scroll")
+    ]
+    assert said[3].startswith("Typed 'words' into [3]")
 
 
 async def test_walls_loops_and_wrong_addresses_are_told_apart_and_none_of_them_is_a_zero(

@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 
 from windrow.cli.flags import add_options
-from windrow.cli.merge import merged_text
 from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
 from windrow.cli.signals import Signals
@@ -24,7 +23,6 @@ from windrow.engine.loop import run_loop
 from windrow.envs import Env
 from windrow.errors import UsageError
 from windrow.identity import episode_id
-from windrow.joining import DEADLINE_S, Others, refuse_merge
 from windrow.prepare import Prepared, prepare
 from windrow.ranking import is_unasked, launched
 from windrow.tasks.loaders import FORMS
@@ -32,6 +30,7 @@ from windrow.tasks.scan import list_problems
 from windrow.trackers.names import trackers_of
 from windrow.trackers.reporting import track
 
+MERGE_DEADLINE_S = 3600.0
 BUDGET_EXIT = 3
 
 
@@ -70,7 +69,10 @@ def _add_rank_arguments(group: argparse._ArgumentGroup) -> None:
         "--merge", metavar="OUT", help="rank 0: wait for the others at the end, and merge all into OUT"
     )
     group.add_argument(
-        "--merge-deadline", type=float, metavar="S", help=f"wait for so many seconds ({DEADLINE_S:,.0f})"
+        "--merge-deadline",
+        type=float,
+        metavar="S",
+        help=f"wait for so many seconds ({MERGE_DEADLINE_S:,.0f})",
     )
 
 
@@ -83,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         loaded = load_config(arguments.config, options, arguments.set)
         prepared = prepare(launched(loaded, os.environ))
         if arguments.merge is not None:
+            from windrow.joining import refuse_merge
+
             refuse_merge(prepared, Path(arguments.merge))
         for note in prepared.notes:
             if not arguments.quiet or is_unasked(note):
@@ -133,6 +137,9 @@ def _merges(collection: Collection, arguments: argparse.Namespace) -> bool:
 
 def _merge(collection: Collection, control: Control, display: Display, arguments: argparse.Namespace) -> bool:
     """Make one run of all that the ranks have collected; whether nothing is missing in it."""
+    from windrow.cli.merge import merged_text  # few calls merge: the others do not load what it needs
+    from windrow.joining import Others
+
     if control.stopping:
         display.note(f"not merged into {arguments.merge}, since the run was stopped")
         return False
@@ -167,7 +174,9 @@ async def _collect(
             merged_later=_merges(collection, arguments),
         )
         if _merges(collection, arguments):
-            deadline_s = DEADLINE_S if arguments.merge_deadline is None else arguments.merge_deadline
+            from windrow.joining import Others
+
+            deadline_s = MERGE_DEADLINE_S if arguments.merge_deadline is None else arguments.merge_deadline
             await Others(collection).done(control, deadline_s, display.status)
     return summary, control
 

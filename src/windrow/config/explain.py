@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any, get_args
@@ -33,6 +32,8 @@ from windrow.config.sections import (
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no name is near."""
+    import difflib  # only a name that was misspelt needs it
+
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
@@ -11,14 +10,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from windrow.deadlines import Begun, Deadline
+from windrow.deadlines import Deadline
 from windrow.engine.asking import Asking
 from windrow.engine.cancel import is_cancelled, is_ours
 from windrow.engine.freeze import Freezer, number
 from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
-from windrow.engine.world import Brief, Cast, NoJudge, Verdict, World
+from windrow.engine.world import Cast, NoJudge, TaskSetup, Verdict, World
 from windrow.envs import BaseEnv, Env, Episode
 from windrow.errors import EnvError, InfraError, ScorerError, error_record
 from windrow.records import Owner, RecordedScore, Rollout, Score
@@ -31,20 +30,20 @@ E = TypeVar("E", bound=BaseEnv)
 OwnScore = Callable[[Episode], Awaitable[Score | None]]
 
 NO_JUDGE = NoJudge()
-_NO_CLOCK = nullcontext()
+_NOTHING = nullcontext()
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
-async def play_episode(slot: Slot, world: World, brief: Brief) -> Rollout:
+async def play_episode(slot: Slot, world: World, setup: TaskSetup) -> Rollout:
     """The rollout of one attempt. Cancellation ends it too, and is then raised with the record in `Interrupted`."""
-    cast = brief.cast
+    cast = setup.cast
     recorder = Recorder(
         slot,
         env=cast.env_name,
         agent=cast.agent_name,
-        policy=brief.policy,
+        policy=setup.policy,
         grading=world.grading,
-        capture=brief.capture,
+        capture=setup.capture,
     )
     try:
         await run_episode(slot, world, cast, recorder)
@@ -95,15 +94,15 @@ async def _run_with(
 async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Recorder) -> None:
     """Reset, then let the agent drive until the episode has ended or its time is up."""
     limit = world.limits.episode_timeout_s or cast.agent.usual_timeout_s
-    clock = Deadline(limit) if limit is not None else None
+    deadline = Deadline(limit) if limit is not None else None
     try:
-        with clock or _NO_CLOCK:
+        with deadline or _NOTHING:
             await session.reset()
-            with recorder.timed("env") if cast.agent.plays_itself else _NO_CLOCK:
+            with recorder.timed("env") if cast.agent.plays_itself else _NOTHING:
                 await guarded_method(cast.agent, "run", cast.agent.run(session))
             await session.finish()
     except TimeoutError:
-        if clock is None or not clock.expired():
+        if deadline is None or not deadline.expired():
             raise  # the environment's own, not the episode's
         if recorder.phase == "setup":
             raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None
@@ -158,33 +157,19 @@ async def score(world: World, cast: Cast, recorder: Recorder, own_score: OwnScor
         recorder.grade = "graded"
 
 
-def nobody(clock: asyncio.Timeout) -> None:
-    """Is told of no clock."""
-
-
 async def within(
-    limit_s: float,
-    work: Awaitable[T],
-    scorer: str,
-    timed_by: Callable[[asyncio.Timeout], None] = nobody,
+    limit_s: float, work: Awaitable[T], scorer: str, timed_by: Callable[[Deadline], None] | None = None
 ) -> T:
-    """The result of a scorer's work, or ScorerError when it takes too long. Who is told of the clock may stop it.
-
-    Most scorers read a text and wait for nothing: they need no clock.
-    """
-    clock: asyncio.Timeout | None = None
+    """The result of a scorer's work, or ScorerError when it takes too long. `timed_by` is given the deadline, which it
+    may pause."""
+    deadline = Deadline(limit_s)
     try:
-        if timed_by is nobody and inspect.iscoroutine(work):
-            begun: Begun[T] = Begun(work)
-            if begun.done:
-                return begun.result
-            work = begun.rest()
-        clock = asyncio.timeout(limit_s)
-        timed_by(clock)
-        async with clock:
+        with deadline:
+            if timed_by is not None:
+                timed_by(deadline)
             return await work
     except TimeoutError:
-        if clock is None or not clock.expired():
+        if not deadline.expired():
             raise
         raise ScorerError(f"scorer {scorer!r} did not finish within {limit_s:g} s", kind="timeout") from None
     except asyncio.CancelledError as problem:

@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from windrow.agents import find_agent
+from windrow.deadlines import Deadline
 from windrow.engine.asking import Asking
 from windrow.engine.cancel import is_ours
 from windrow.engine.episode import Interrupted, OpenEnv, OwnScore, run_tools_of, score
@@ -135,10 +136,10 @@ def _made(slot: Slot, world: World, cast: Cast, recorders: Sequence[Recorder]) -
 async def _play(match: Match, world: World, players: Sequence[Player]) -> int | None:
     """Until the game is over or its time is up. Returns the seat that failed, if one did."""
     limit = world.limits.episode_timeout_s
-    clock = asyncio.timeout(limit) if limit is not None else None
+    deadline = Deadline(limit) if limit is not None else None
     begun = False
     try:
-        async with clock or nullcontext():
+        with deadline or nullcontext():
             with ExitStack() as stack:
                 for player in players:
                     stack.enter_context(player.recorder.timed("setup"))
@@ -146,7 +147,7 @@ async def _play(match: Match, world: World, players: Sequence[Player]) -> int | 
             begun = True
             return await _seats(match, world, players)
     except TimeoutError:
-        if clock is None or not clock.expired():
+        if deadline is None or not deadline.expired():
             raise  # the game's own, not the episode's
         if not begun:
             raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None

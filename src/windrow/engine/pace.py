@@ -8,7 +8,6 @@ overload, then slowly. Latency counts as keeping up while a window's median stay
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
 
 START = 16
 MOST = 1024
@@ -50,7 +49,7 @@ class Pace:
         self._window.clear()
 
     def _judge(self) -> None:
-        typical = median(self._window)
+        typical = sorted(self._window)[len(self._window) // 2]
         self._window.clear()
         best = min(typical, self._best_s * FORGET) if self._best_s is not None else typical
         self._best_s = best

@@ -47,13 +47,14 @@ class EpisodeSession:
         self._model = opponent or world.player
         self._env = env
         self._world = world
-        self._limits = world.brief(slot.task).limits
+        self._limits = world.setup_of(slot.task).limits
         self._recorder = recorder
         self._run_tools = run_tools
         self._offer = _NO_OFFER
         self._stopped = False  # by a tool
         self._shown_tools: tuple[dict[str, Json], ...] = ()
         self._window: Window | None = None  # of an agent that asks with messages of its own
+        self._copies: list[Message] = []  # of the recorded messages, for the environment's `window`
         self._replied: Message | None = None  # the last reply, until the environment has seen it
         self._asking = 0  # calls under way: an agent may ask several times at once
         self._stepped: set[int] = set()  # the turns whose reply the environment has seen
@@ -274,7 +275,8 @@ class EpisodeSession:
         last = len(self._recorder.messages)
         if type(self._env).window is Env.window:
             return ((0, last),)
-        shown = tuple((start, stop) for start, stop in self._env.window(self.messages))
+        self._copies += copied_messages(self._recorder.messages[len(self._copies) :])
+        shown = tuple((start, stop) for start, stop in self._env.window(tuple(self._copies)))
         if not shown or not all(0 <= start < stop <= last for start, stop in shown):
             raise ValueError(f"window() gave {shown}, which are no ranges of {last} messages")
         return shown

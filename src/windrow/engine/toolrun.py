@@ -13,6 +13,7 @@ import time
 import msgspec
 
 from windrow.config import LimitsConfig
+from windrow.deadlines import Deadline
 from windrow.engine.cancel import is_ours
 from windrow.engine.guard import guarded
 from windrow.engine.threads import in_thread
@@ -45,17 +46,17 @@ async def _run(
     arguments: dict[str, Json] | str = call.arguments
     error: str | None = None
     stop = False
-    clock = asyncio.timeout(limits.tool_timeout_s)
+    deadline = Deadline(limits.tool_timeout_s)
     try:
         arguments = _parsed(call)
         tool = _permitted(call, offer)
-        async with clock:
+        with deadline:
             content, stop = await _called(tool, _parsed(call))  # its own copy, to do with as it likes
     except BaseException as problem:  # whatever a tool raises is an answer to the model
         if is_ours(problem):
             raise
         error = str(problem) if isinstance(problem, ToolError) else f"{type(problem).__name__}: {problem}"
-        if isinstance(problem, TimeoutError) and clock.expired():
+        if isinstance(problem, TimeoutError) and deadline.expired():
             error = f"the tool {call.name!r} did not finish within {limits.tool_timeout_s:g} s"
     if error is not None:
         error = capped(error, limits.max_tool_result_chars)

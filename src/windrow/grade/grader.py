@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from windrow.engine.cancel import is_ours
-from windrow.engine.episode import nobody, within
+from windrow.engine.episode import within
 from windrow.engine.freeze import copied, copied_task
 from windrow.engine.recorder import shown_episode
 from windrow.engine.world import AnyScorer, GroupScorer, Scorer, Verdict
@@ -96,9 +96,7 @@ class Grader:
                     "the rollout was recorded without its messages (capture: none)", retryable=False
                 )
             # its own time: that of its judge's calls is counted by call
-            asks = (self._scorers.get(name) or self._group_scorers[name]).asks_judge
-            told = hearing.timed_by if asks else nobody
-            verdicts = await within(self._timeout_s, judged(hearing, name), name, told)
+            verdicts = await within(self._timeout_s, judged(hearing, name), name, hearing.timed_by)
         except BaseException as problem:  # a scorer's failure is a grading that failed, never a lost run
             if is_ours(problem):
                 raise

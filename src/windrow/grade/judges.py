@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from windrow.blobs import Blobs, MemoryBlobs, shown
+from windrow.deadlines import Deadline
 from windrow.engine.freeze import Freezer
 from windrow.engine.world import Model, priced
 from windrow.envs.base import Messages
@@ -137,9 +138,8 @@ class Hearing:
         self._models = models
         self.judgements: list[Judgement] = []
         self.usage: Usage | None = None
-        self._clock: asyncio.Timeout | None = None
+        self._deadline: Deadline | None = None
         self._calls = 0  # under way
-        self._left_s = 0.0  # of the scorer's own time, while there are some
 
     def model(self, name: str) -> Model:
         found = self._models.get(name)
@@ -149,27 +149,21 @@ class Hearing:
             )
         return found
 
-    def timed_by(self, clock: asyncio.Timeout) -> None:
-        """The clock of the scorer's own time, which stands still while a judge is asked."""
-        self._clock = clock
+    def timed_by(self, deadline: Deadline) -> None:
+        """The deadline of the scorer's own time, which is paused while a judge is asked."""
+        self._deadline = deadline
 
     @contextmanager
     def _call(self) -> Iterator[None]:
         self._calls += 1
-        if self._calls == 1 and self._clock is not None and (when := self._clock.when()) is not None:
-            self._left_s = when - asyncio.get_running_loop().time()
-            self._set_clock(None)
+        if self._deadline is not None:
+            self._deadline.pause()
         try:
             yield
         finally:
             self._calls -= 1
-            if not self._calls:
-                self._set_clock(asyncio.get_running_loop().time() + self._left_s)
-
-    def _set_clock(self, when: float | None) -> None:
-        if self._clock is not None:
-            with suppress(RuntimeError):  # it has run out, or the scorer has left a task behind
-                self._clock.reschedule(when)
+            if not self._calls and self._deadline is not None:
+                self._deadline.resume()
 
     def spend(self, usage: Usage | None) -> None:
         """Count what a call took."""

@@ -175,15 +175,15 @@ async def complete(
         if held is not None:
             await held
         started = time.monotonic() if policy.on_call is not None else 0.0
-        clock = Deadline(timeout_s)
+        deadline = Deadline(timeout_s)
         try:
-            with clock:
+            with deadline:
                 completion = _checked(await policy.complete(request), policy)
             if policy.on_call is not None:
                 policy.on_call(CallOutcome(time.monotonic() - started, ok=True, overloaded=False))
             return completion if not tries else msgspec.structs.replace(completion, retries=tries)
         except TimeoutError:
-            if not clock.expired():
+            if not deadline.expired():
                 raise  # the policy's own
             problem = InfraError(f"no answer within {timeout_s:g} s", kind="call_timeout", again=False)
             problem.retries = tries

@@ -16,10 +16,10 @@ import msgspec
 from windrow.errors import ServiceError
 from windrow.policies.http import aiohttp
 from windrow.secrets import Redactor
-from windrow.services import supervisor
 from windrow.services.plan import Service
 from windrow.services.ports import is_free
 
+SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))  # a program, run by a bare interpreter
 ASK_AGAIN_S = 0.1
 ANSWER_S = 5.0  # for one question after its health
 LEAVE_S = 5.0  # for a supervisor, after its service's own time
@@ -53,7 +53,7 @@ class Process:
         with self._opened_log() as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-I", supervisor.__file__),
+                *("-I", SUPERVISOR),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -21,6 +21,7 @@ REMEMBERED = 4096  # names that were just put and need not be compared with what
 
 class BlobStore(Blobs):
     def __init__(self, run: Path, disk: Disk | None = None) -> None:
+        super().__init__()
         self._folder = run / FOLDER
         self._disk = disk or Disk()
         self._written: OrderedDict[str, None] = OrderedDict()

@@ -17,7 +17,7 @@ from windrow.envs.web.failures import PageClosed, PageError, PageTimeout
 from windrow.envs.web.hands import Hands, address, net_error
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.lease import Lease
-from windrow.envs.web.marks import Picture, picture
+from windrow.envs.web.marks import Picture
 from windrow.envs.web.observe import MAX_TITLE_CHARS, MAX_URL_CHARS, Holders, Look, look, short
 from windrow.envs.web.options import WebOptions
 from windrow.envs.web.reading import Unreadable, one_line, whole
@@ -230,8 +230,8 @@ class Browsing:
         self._mute = False
         if not self.loading:
             try:
-                self._look = await self._looked()
-                shot = await self._pictured() if self.options.picture else None
+                self._look = seen = await self._looked()
+                shot = await self._pictured(seen) if self.options.picture else None
             except Departed:
                 self._look = None  # its document goes away, too late for this look
             except (PageTimeout, PageClosed, Unreadable, playwright().Error):
@@ -243,12 +243,14 @@ class Browsing:
         """Whether the page is between two documents, and cannot be asked anything."""
         return self._traffic.loading(self.lease.page)
 
-    async def _pictured(self) -> Picture:
-        marked, kind = self._look if self.options.marked else None, self.options.image
+    async def _pictured(self, seen: Look) -> Picture:
+        camera, options = self.lease.place.camera, self.options
         found: Picture = await self.lease.do(
             "page",
-            lambda page: self._traffic.asked(page, picture(page, format=kind, marked=marked)),
-            seconds=self.options.observe_s,
+            lambda page: self._traffic.asked(
+                page, camera.picture(page, seen, format=options.image, marked=options.marked)
+            ),
+            seconds=options.observe_s,
         )
         return found
 

@@ -56,7 +56,7 @@ async def checked(expect: Expect, page: Page, answer: str | None) -> Score:
         evidence["title"] = title = await page.title()
         held["title"] = re.search(expect.title, title) is not None
     if expect.text is not None:
-        text = _squeezed(await page.evaluate("document.body ? document.body.innerText : ''"))
+        text = _squeezed(str(await page.evaluate("document.body ? document.body.innerText : ''")))
         held["text"] = all(_squeezed(wanted) in text for wanted in _list(expect.text))
     if expect.selector is not None:
         held["selector"] = all([await _visible(page, css) for css in _list(expect.selector)])

@@ -16,6 +16,7 @@ import msgspec
 
 from windrow.envs.web.actions import Action, Click, Drag, Hover, Press, Scroll, Select, Type, name_of
 from windrow.envs.web.observe import Look, short
+from windrow.envs.web.reading import Unreadable, pair, read_options
 from windrow.errors import ToolError
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class Hands:
                 f"{name_of(action)} was not possible within {self._ms / 1000:g} s{_reason(str(problem))}",
                 kind="not_possible",
             ) from None
+        except Unreadable as problem:
+            raise ToolError(f"{name_of(action)} was not possible: {problem}", kind="not_possible") from None
 
     async def _click(self, action: Click) -> str:
         count = 2 if action.double else 1
@@ -101,8 +104,10 @@ class Hands:
     async def _type(self, action: Type) -> str:
         place = await self._place(action.element, action.x, action.y, optional=True)
         if place.element is not None:
-            kind = await place.element.evaluate(
-                "el => el.tagName === 'INPUT' ? el.type : el.tagName.toLowerCase()"
+            kind = str(
+                await place.element.evaluate(
+                    "el => el.tagName === 'INPUT' ? el.type : el.tagName.toLowerCase()"
+                )
             )
             if kind == "file":
                 raise ToolError("files cannot be uploaded", kind="not_possible")
@@ -150,21 +155,23 @@ class Hands:
     async def _select(self, action: Select) -> str:
         place = await self._place(action.element, None, None)
         assert place.element is not None
-        options: list[dict[str, str]] = await place.element.evaluate(
-            "el => [...(el.options || [])].map(o => ({ label: o.label.trim(), value: o.value }))"
+        options = read_options(
+            await place.element.evaluate(
+                "el => [...(el.options || [])].map(o => ({ label: o.label.trim(), value: o.value }))"
+            )
         )
         if not options:
             raise ToolError(f"{place.name} is no list to choose from; click it instead", kind="not_possible")
         wanted = action.option.strip()
         chosen = next(
-            (n for n, option in enumerate(options) if option["label"] == wanted or option["value"] == wanted),
+            (n for n, option in enumerate(options) if option.label == wanted or option.value == wanted),
             None,
         )
         if chosen is None:
-            shown = ", ".join(repr(short(option["label"], 60)) for option in options[:20])
+            shown = ", ".join(repr(short(option.label, 60)) for option in options[:20])
             raise ToolError(f"{place.name} has no option {wanted!r}; it has {shown}", kind="no_option")
         await place.element.select_option(index=chosen, timeout=self._ms, no_wait_after=True)
-        return f"Chose {options[chosen]['label']!r} in {place.name}."
+        return f"Chose {options[chosen].label!r} in {place.name}."
 
     async def _press(self, action: Press) -> str:
         from playwright.async_api import Error
@@ -189,7 +196,8 @@ class Hands:
             moved = await given.evaluate(_SCROLL, by)
         else:
             moved = await self._page.evaluate(f"by => ({_SCROLL})(null, by)", by)
-        pixels = abs(moved[0] or moved[1])
+        across, down = pair(moved)
+        pixels = round(abs(across or down))
         if not pixels:
             return f"Scrolled {action.direction}: it is already at the end."
         return f"Scrolled {action.direction} by {pixels} pixels."

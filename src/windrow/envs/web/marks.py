@@ -1,22 +1,28 @@
 """Pictures of a page: as it is, or with the numbers of its elements drawn onto it.
 
 The numbers are drawn in a layer above the page that takes no clicks, and taken away before anything else happens.
+Chromium is asked for a picture without Playwright in between: Playwright's own screenshot is five questions to the page and
+a PNG whose compression takes as long as everything else.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import base64
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import CDPSession, Page
 
     from windrow.envs.web.observe import Look
 
 Format = Literal["png", "jpeg"]
 JPEG_QUALITY = 75
 MAX_BYTES = 4_000_000  # of a PNG; one that is larger is taken as JPEG
+FONTS_MS = 3_000  # that text waits for its fonts: so long, Chromium shows none in its place
+
+_FONTS = "ms => Promise.race([document.fonts.ready.then(() => 0), new Promise(done => setTimeout(done, ms))])"
 
 _DRAW = """boxes => {
   const layer = document.createElement("div");
@@ -52,27 +58,50 @@ class Picture(msgspec.Struct, frozen=True):
     height: int
 
 
-async def picture(page: Page, *, format: Format, marked: Look | None = None) -> Picture:
-    """What is on the screen. `marked`: with the numbers of this look."""
-    from playwright.async_api import Error
+class Camera:
+    """Takes pictures of the pages of one browser context. Each page has a debugging session, made for its first picture."""
 
-    layer = await page.evaluate_handle(_DRAW, marked.boxes()) if marked is not None else None
-    try:
-        data, kind = await _taken(page, format), format
-        if format == "png" and len(data) > MAX_BYTES:
-            data, kind = await _taken(page, "jpeg"), "jpeg"
-    finally:
-        if layer is not None:
-            try:
-                await layer.evaluate("layer => layer.remove()")
-            except Error:
-                pass  # the page went on to another document, and the layer with it
-    size = page.viewport_size or {"width": 0, "height": 0}
-    return Picture(data, f"image/{kind}", size["width"], size["height"])
+    def __init__(self) -> None:
+        self._sessions: dict[Page, CDPSession] = {}
 
+    async def picture(self, page: Page, look: Look, *, format: Format, marked: bool = False) -> Picture:
+        """What is on the screen, fonts included; `marked`: with the numbers of this look."""
+        from playwright.async_api import Error
 
-async def _taken(page: Page, format: Format) -> bytes:
-    quality = JPEG_QUALITY if format == "jpeg" else None
-    return await page.screenshot(
-        type=format, quality=quality, scale="css", animations="allow", caret="initial"
-    )
+        if look.fonts_loading:
+            await page.evaluate(_FONTS, FONTS_MS)
+        layer = await page.evaluate_handle(_DRAW, look.boxes()) if marked else None
+        try:
+            data, kind = await self._taken(page, format)
+        finally:
+            if layer is not None:
+                try:
+                    await layer.evaluate("layer => layer.remove()")
+                except Error:
+                    pass  # the page went on to another document, and the layer with it
+        size = page.viewport_size or {"width": 0, "height": 0}
+        return Picture(data, f"image/{kind}", size["width"], size["height"])
+
+    async def _taken(self, page: Page, format: Format) -> tuple[bytes, Format]:
+        if format == "png":
+            for quickly in (True, False):  # compressed well, it may be small enough
+                data = await self._captured(page, {"format": "png", "optimizeForSpeed": quickly})
+                if len(data) <= MAX_BYTES:
+                    return data, "png"
+        return await self._captured(page, {"format": "jpeg", "quality": JPEG_QUALITY}), "jpeg"
+
+    async def _captured(self, page: Page, how: dict[str, Any]) -> bytes:
+        from playwright.async_api import Error
+
+        session = self._sessions.get(page)
+        if session is None:
+            self._sessions = {kept: of for kept, of in self._sessions.items() if not kept.is_closed()}
+            session = self._sessions[page] = await page.context.new_cdp_session(page)
+        try:
+            found = await session.send("Page.captureScreenshot", how)
+        except Error:
+            self._sessions.pop(
+                page, None
+            )  # it may have ended with a renderer; the next picture has a new one
+            raise
+        return base64.b64decode(found["data"])

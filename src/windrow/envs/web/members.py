@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from windrow.envs.web.failures import BrowserGone
 from windrow.envs.web.gate import Gate
 from windrow.envs.web.launch import Chromium, failures
+from windrow.envs.web.marks import Camera
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -80,6 +81,7 @@ class Place:
         self.context = context
         self.page = page
         self.gate = gate
+        self.camera = Camera()
 
     async def sweep(self) -> bool:
         """Leave one page, and no cookies; False where that cannot be done."""

@@ -1,13 +1,12 @@
 """What a policy gets to see of a page: its text in reading order with numbered elements, a picture of it, or both.
 
 A look is one walk over each document, bounded in nodes, time and characters; nothing is changed in the page. The
-numbers of a look hold until the next one.
+numbers of a look hold until the next one. Where only a picture is shown, nothing is walked: a look says where one is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable
 from functools import cache
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from windrow.envs.web.reading import Unreadable, read
+from windrow.envs.web.reading import Unreadable, max_reply, pair, read
 from windrow.envs.web.waits import went_away
 from windrow.errors import ToolError
 from windrow.records import Json
@@ -60,8 +59,9 @@ _ROLE_AND_NAME = re.compile(r'\[\d+\] (\S+(?: "[^"]*")?)')
 
 
 class Caps(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a page is looked at."""
+    """How much of a page is looked at. `walk`: also its text and its elements."""
 
+    walk: bool = True
     max_chars: int = 8_000
     max_elements: int = 200
     max_nodes: int = 50_000
@@ -79,34 +79,38 @@ class Part(msgspec.Struct):
 
 
 class Holders:
-    """Where the elements of each document are held between two looks; a document that is gone has taken its own along."""
+    """What is held in each document between two looks: our script, and the elements that it found.
+
+    No script of the page can reach it. A document that is gone has taken its own along.
+    """
 
     def __init__(self) -> None:
         self._of: dict[Frame, JSHandle] = {}
 
-    async def ask(self, frame: Frame, script: str, argument: Json) -> tuple[JSHandle, Any]:
-        """What the script makes of the frame's holder, and the holder itself."""
+    async def ask(self, frame: Frame, bounds: dict[str, int | bool]) -> tuple[JSHandle, Any]:
+        """What our script says of the frame's document, and the holder of its elements."""
         from playwright.async_api import Error
 
+        # In the expression: an argument is checked value by value on its way.
+        ask = f"holder => holder.look(holder, {msgspec.json.encode(bounds).decode()})"
         holder = self._of.get(frame)
         if holder is not None:
             try:
-                return holder, await holder.evaluate(script, argument)
-            except Error:
-                del self._of[
-                    frame
-                ]  # of an earlier document; where something else is wrong, it is found out now
+                return holder, await holder.evaluate(ask)
+            except Error:  # an earlier document's; if something else is wrong, the page says so again
+                del self._of[frame]
         if len(self._of) > MOST_HELD:
             self._of.clear()
-        holder = self._of[frame] = await frame.evaluate_handle("() => ({ elements: [] })")
-        return holder, await holder.evaluate(script, argument)
+        holder = self._of[frame] = await frame.evaluate_handle(_holder())
+        return holder, await holder.evaluate(ask)
 
 
 class Look:
     """One look at a page. Its numbers hold until the next one."""
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[Part], *, walked: bool = True) -> None:
         self._parts = parts
+        self._walked = walked
         top = parts[0].seen
         self.url = str(top["url"])
         self.title = str(top["title"])
@@ -115,6 +119,7 @@ class Look:
         self.text_chars = int(top["text"])
         self.captcha = sum(int(part.seen["captcha"]) for part in parts)
         self.scroll: tuple[int, int, int] = tuple(top["scroll"])
+        self.fonts_loading = bool(top["fonts"])
         self.elements = sum(int(part.seen["found"]) for part in parts)
 
     @property
@@ -175,7 +180,7 @@ class Look:
         if part is not self._parts[0]:
             return None  # in a frame, whose places are not the screen's
         found = await _unless_gone(part.handle.evaluate(_AIM, place))
-        return (found[0], found[1]) if found is not None else None
+        return pair(found) if found is not None else None
 
     def _place(self, number: int) -> tuple[Part, int]:
         for part in self._parts:
@@ -187,7 +192,9 @@ class Look:
         )
 
     def told(self) -> dict[str, Json]:
-        """For the record: how much was seen, and how much of it was told."""
+        """For the record: how much was seen, and how much of it was told. What was not walked was not counted."""
+        if not self._walked:
+            return {"frames": len(self._parts)}
         return {
             "elements": self.elements,
             "listed": self.listed,
@@ -207,7 +214,7 @@ async def look(page: Page, caps: Caps, holders: Holders) -> Look:
         if part is not None:
             parts.append(part)
             left -= sum(len(text) + 1 for text, _ in part.seen["lines"])
-    return Look(parts)
+    return Look(parts, walked=caps.walk)
 
 
 async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holders) -> Part | None:
@@ -222,7 +229,7 @@ async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holde
             return None
         async with asyncio.timeout(caps.budget_ms / 1000 + 1):  # a frame of another site may be stuck
             part = await _part(frame, caps, first, left, holders)
-        edge = await holder.evaluate("el => [el.clientLeft, el.clientTop]")
+        edge = pair(await holder.evaluate("el => [el.clientLeft, el.clientTop]"))
         part.offset = (box["x"] + edge[0], box["y"] + edge[1])
         return part
     except (Error, TimeoutError, Unreadable):
@@ -231,22 +238,16 @@ async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holde
 
 async def _part(frame: Frame, caps: Caps, first: int, max_chars: int, holders: Holders) -> Part:
     bounds = {
+        "walk": caps.walk,
         "maxNodes": caps.max_nodes,
         "budgetMs": caps.budget_ms,
         "maxChars": max_chars,
         "maxElements": caps.max_elements,
+        "maxReply": max_reply(max_chars, caps.max_elements),
         "first": first,
     }
-    handle, seen = await holders.ask(frame, _script(), bounds)
-    return Part(frame, handle, first, read(_parsed(seen), max_chars))
-
-
-def _parsed(seen: Any) -> Any:
-    """What the script said as text; a page may have meddled with how it is said."""
-    try:
-        return json.loads(seen)
-    except (TypeError, ValueError, RecursionError):
-        raise Unreadable("the page does not let itself be read") from None
+    handle, reply = await holders.ask(frame, bounds)
+    return Part(frame, handle, first, read(reply, max_chars, caps.max_elements))
 
 
 async def _unless_gone(answer: Awaitable[T]) -> T | None:
@@ -262,8 +263,9 @@ async def _unless_gone(answer: Awaitable[T]) -> T | None:
 
 
 @cache
-def _script() -> str:
-    return files("windrow.envs.web").joinpath("page.js").read_text(encoding="utf-8")
+def _holder() -> str:
+    script = files("windrow.envs.web").joinpath("page.js").read_text(encoding="utf-8")
+    return f"() => ({{ elements: [], look: {script} }})"
 
 
 def short(text: str, most: int) -> str:

@@ -69,7 +69,12 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def caps(self) -> Caps:
-        return Caps(max_chars=self.max_chars, max_elements=self.max_elements, max_nodes=self.max_nodes)
+        return Caps(
+            walk=self.observe != "screenshot",  # which shows neither text nor numbers
+            max_chars=self.max_chars,
+            max_elements=self.max_elements,
+            max_nodes=self.max_nodes,
+        )
 
     @property
     def scale(self) -> tuple[float, float]:

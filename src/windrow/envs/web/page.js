@@ -1,7 +1,7 @@
-// What is to be seen of one document, in one walk: its text in reading order, and the elements that can be used, numbered.
-// The elements are left in `holder`, which no script of the page can reach; what is returned is plain data. Bounded by nodes,
-// milliseconds and characters.
-(holder, { maxNodes, budgetMs, maxChars, maxElements, first }) => {
+// What is to be seen of one document: where it is, and with `walk` its text in reading order and the elements that can be used,
+// numbered. The elements are left in `holder`, which no script of the page can reach; what is returned is one JSON text. The walk is
+// bounded by nodes, milliseconds and characters, the text by `maxReply` characters.
+(holder, { walk, maxNodes, budgetMs, maxChars, maxElements, maxReply, first }) => {
   const began = performance.now();
   const elements = [];
   const boxes = new Map(); // number: [x, y, width, height]
@@ -10,7 +10,6 @@
   let cut = false;
   let buffer = "";
   let bufferAbove = false;
-  let hidden = 0;
 
   const USABLE =
     "a[href],area[href],button,input:not([type=hidden]),select,textarea,summary,[contenteditable=''],[contenteditable=true]," +
@@ -142,7 +141,7 @@
     if (node.nodeType === Node.TEXT_NODE) {
       if (within || !node.data.trim()) { if (!within && buffer) buffer += " "; return; }
       const parent = node.parentElement;
-      if (parent && getComputedStyle(parent).visibility !== "visible") { hidden++; return; }
+      if (parent && getComputedStyle(parent).visibility !== "visible") return;
       if (!buffer.trim()) {
         const box = parent && parent.getBoundingClientRect();
         bufferAbove = !!box && box.bottom < 0;
@@ -159,7 +158,7 @@
     }
     if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.tagName)) return;
     if (node.checkVisibility && !node.checkVisibility()) {
-      if (getComputedStyle(node).display !== "contents") { hidden++; return; }
+      if (getComputedStyle(node).display !== "contents") return;
     }
     const style = getComputedStyle(node);
     const inline = style.display.startsWith("inline") || style.display === "contents";
@@ -196,7 +195,7 @@
   }
 
   try {
-    if (document.body) visit(document.body, false, false);
+    if (walk && document.body) visit(document.body, false, false);
   } catch (problem) { // nested deeper than can be followed
     cut = true;
   }
@@ -231,12 +230,16 @@
     ),
   ].filter((el) => shown(el, getComputedStyle(el)));
   holder.elements = elements;
-  // As one text: value by value, the driver takes longer to pass it on than the page does to be walked over.
-  return JSON.stringify({
-    lines: kept, boxes: kept.filter(([, number]) => number).map(([, number]) => [number, boxes.get(number)]), above, below, cut, hidden, nodes, found: elements.length,
+  // One text costs the driver far less to pass on than the same thing value by value. Libraries such as Prototype give arrays and
+  // objects a toJSON of their own: what has no prototype has none.
+  const plain = (value) => Object.setPrototypeOf(value, null);
+  const reply = JSON.stringify(plain({
+    texts: plain(kept.map(([line]) => line)), numbers: plain(kept.map(([, number]) => number)),
+    boxes: plain(kept.flatMap(([, number]) => (number ? [number, ...boxes.get(number)] : []))),
+    above, below, cut, nodes, found: elements.length,
     title: String(document.title).slice(0, 500), url: location.href.slice(0, 4000), status: (navigation && navigation.responseStatus) || null,
-    scroll: [Math.round(scrolling.scrollTop), Math.round(scrolling.scrollHeight), innerHeight],
-    text: text.length, beginning: text.slice(0, 2000), captcha: walls.length,
-    ms: performance.now() - began,
-  });
+    scroll: plain([Math.round(scrolling.scrollTop), Math.round(scrolling.scrollHeight), innerHeight]),
+    text: text.length, beginning: text.slice(0, 2000), captcha: walls.length, fonts: document.fonts.status === "loading",
+  }));
+  return reply.length <= maxReply ? reply : "";
 }

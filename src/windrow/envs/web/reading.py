@@ -1,43 +1,99 @@
-"""What our script found in a page, as far as it can be believed: a hostile page may have meddled with all that it calls."""
+"""What our script said of a page, as far as it can be believed: a hostile page may have meddled with all that it calls."""
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
+import msgspec
+
 MORE_CHARS = 100  # that the last line may have over the limit of all
+MAX_COUNT = 2**53  # of anything in a page
+MEDDLED = "the page does not let itself be read"
 _TEXTS = {"title": 500, "url": 4_000, "beginning": 2_000}
-_COUNTS = ("above", "below", "hidden", "nodes", "found", "text", "captcha")
+_COUNTS = ("above", "below", "nodes", "found", "text", "captcha")
+_BOX = 5  # an element's number, and its x, y, width and height
 
 
 class Unreadable(Exception):
     """The page has changed what our script relies on."""
 
 
-def read(seen: Any, max_chars: int) -> dict[str, Any]:
-    """What was seen, of the kinds and within the bounds that it must have; Unreadable where it is something else."""
+class Option(msgspec.Struct, frozen=True):
+    """An option of a list."""
+
+    label: str
+    value: str
+
+
+def max_reply(max_chars: int, max_elements: int) -> int:
+    """How long the script's JSON text can be, in characters, on a page that leaves the script alone.
+
+    A character takes six where JSON escapes it, a line a dozen more for its number and the signs between, an element's box
+    five numbers, the texts beside the lines 40,000.
+    """
+    return 12 * max_chars + 128 * max_elements + 64_000
+
+
+def read(reply: Any, max_chars: int, max_elements: int) -> dict[str, Any]:
+    """What was seen, of the kinds and within the bounds that it must have; Unreadable where the script said something else.
+
+    Nothing is parsed that is longer than the script may say.
+    """
+    if not isinstance(reply, str) or len(reply) > max_reply(max_chars, max_elements):
+        raise Unreadable(MEDDLED)
     try:
+        seen = json.loads(reply)
         left, lines = max_chars + MORE_CHARS, []
-        for text, number in seen["lines"]:
+        for text, number in zip(seen["texts"], seen["numbers"], strict=True):
             line = one_line(text[:left])
             left -= len(line)
-            lines.append([line, int(number)])
+            lines.append([line, _count(number)])
             if left <= 0:
                 break
         texts = {name: one_line(str(seen[name])[:most]) for name, most in _TEXTS.items()}
-        counts = {name: int(seen[name] or 0) for name in _COUNTS}
+        counts = {name: _count(seen[name] or 0) for name in _COUNTS}
+        boxes = seen["boxes"]
         return {
             **counts,
             **texts,
             "lines": lines,
             "cut": bool(seen["cut"]),
-            "status": None if seen["status"] is None else int(seen["status"]),
-            "scroll": [int(seen["scroll"][place]) for place in range(3)],
+            "fonts": bool(seen["fonts"]),
+            "status": None if seen["status"] is None else _count(seen["status"]),
+            "scroll": [_count(seen["scroll"][place]) for place in range(3)],
             "boxes": [
-                (int(number), [float(box[place]) for place in range(4)]) for number, box in seen["boxes"]
+                (_count(boxes[at]), [float(side) for side in boxes[at + 1 : at + _BOX]])
+                for at in range(0, len(boxes) - _BOX + 1, _BOX)
             ],
         }
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
-        raise Unreadable("the page does not let itself be read") from None
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError):
+        raise Unreadable(MEDDLED) from None
+
+
+def pair(value: Any) -> tuple[float, float]:
+    """Two finite numbers, such as a place on the screen; Unreadable where a page said something else."""
+    try:
+        first, second = (float(number) for number in value)
+    except (TypeError, ValueError, OverflowError):
+        raise Unreadable(MEDDLED) from None
+    if not (math.isfinite(first) and math.isfinite(second)):
+        raise Unreadable(MEDDLED)
+    return first, second
+
+
+def read_options(value: Any) -> list[Option]:
+    """The options of a list; Unreadable where a page said something else."""
+    try:
+        return msgspec.convert(value, list[Option])
+    except msgspec.ValidationError:
+        raise Unreadable(MEDDLED) from None
+
+
+def _count(value: Any) -> int:
+    """A whole number that a record can hold."""
+    return max(-MAX_COUNT, min(int(value), MAX_COUNT))
 
 
 def one_line(text: str) -> str:

@@ -28,7 +28,7 @@ RESTLESS_S = 1.0  # a page that changes all the time, such as a clock, is waited
 # What a page waits for itself; pictures, fonts and beacons may come later.
 AWAITED = frozenset({"document", "xhr", "fetch", "script", "stylesheet"})
 
-_QUIET = """({ quietMs, capMs }) => new Promise(resolve => {
+_QUIET = """(quietMs, capMs) => new Promise(resolve => {
   const began = performance.now();
   let changed = began;
   const watch = new MutationObserver(() => { changed = performance.now(); });
@@ -59,11 +59,12 @@ class Waited(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """The requests of a context that are under way."""
+    """The requests of a context that are under way, and which of its pages have loaded their document."""
 
     def __init__(self, context: BrowserContext) -> None:
         self._under_way: set[Request] = set()
         self._unanswered: set[Request] = set()  # those for a document that the server has not answered
+        self._loaded: set[Page] = set()  # until they go to another document
         self._changed = asyncio.Event()
         self._context = context
         self._listeners: dict[Any, Callable[..., None]] = {
@@ -78,6 +79,8 @@ class Traffic:
     def close(self) -> None:
         for event, listener in self._listeners.items():
             self._context.remove_listener(event, listener)
+        for page in self._loaded:
+            page.remove_listener("framenavigated", self._navigated)
 
     def mark(self) -> Mark:
         """What is under way now, and so no consequence of what is done next."""
@@ -103,6 +106,27 @@ class Traffic:
         finally:
             for task in (answer, leaving):
                 task.cancel()
+
+    async def loaded(self, page: Page, cap_s: float) -> bool:
+        """Wait until the page has loaded its document, at most `cap_s`. It is asked once per document."""
+        from playwright.async_api import Error
+
+        if page in self._loaded:
+            return True
+        try:
+            await page.wait_for_load_state("load", timeout=max(1.0, cap_s * 1000))
+        except Error:
+            return False  # the cap; a page that is closed or gone is found out by the next command
+        self._loaded.add(page)
+        page.on("framenavigated", self._navigated)
+        return True
+
+    def _navigated(self, frame: Frame) -> None:
+        """A frame has another document, or a part of the same one: whether that is loaded is asked again."""
+        page = frame.page
+        if page in self._loaded:
+            self._loaded.discard(page)
+            page.remove_listener("framenavigated", self._navigated)
 
     async def rest(self, mark: Mark, page: Page, cap_s: float) -> bool:
         """Wait until nothing is under way that began after `mark`, at most `cap_s`."""
@@ -185,7 +209,7 @@ class Waits:
                 "requests", traffic.rest(mark, page, left)
             ):
                 return False
-            if not await self._timed("load", _loaded(page, deadline - self._clock())):
+            if not await self._timed("load", traffic.loaded(page, deadline - self._clock())):
                 return False
             cap = max(0.001, min(deadline - self._clock(), quiet_s + RESTLESS_S))
             ask = partial(_still, traffic=traffic, quiet_s=quiet_s, cap_s=cap)
@@ -213,22 +237,12 @@ class Waits:
         return [wait.told() for wait in done]
 
 
-async def _loaded(page: Page, cap_s: float) -> bool:
-    from playwright.async_api import Error
-
-    try:
-        await page.wait_for_load_state("load", timeout=max(1.0, cap_s * 1000))
-    except Error:
-        return False  # the cap; a page that is closed or gone is found out by the next command
-    return True
-
-
 async def _still(page: Page, *, traffic: Traffic, quiet_s: float, cap_s: float) -> bool | None:
     """Whether the DOM came to rest; None where the document went away meanwhile: then the next one is to be asked."""
     from playwright.async_api import Error
 
     try:
-        quiet = page.evaluate(_QUIET, {"quietMs": quiet_s * 1000, "capMs": cap_s * 1000})
+        quiet = page.evaluate(f"({_QUIET})({quiet_s * 1000:.3f}, {cap_s * 1000:.3f})")
         return bool(await traffic.asked(page, quiet))
     except Departed:
         return None
