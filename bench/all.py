@@ -31,6 +31,7 @@ from scenarios import (
     startup,
     threads,
     tokens,
+    turns,
     web,
     workers,
 )
@@ -40,6 +41,7 @@ SCENARIOS: dict[str, Scenario] = {
     "tokens": tokens,
     "latency": latency,
     "concurrency": concurrency,
+    "turns": turns,
     "memory": memory,
     "reading": reading,
     "startup": startup,

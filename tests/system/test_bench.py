@@ -60,6 +60,15 @@ def test_every_scenario_of_the_floor_and_windrow_writes_its_section_with_numbers
         assert all(math.isfinite(value) and value > 0 for cells in rows.values() for value in cells)
 
 
+def test_turns_are_measured_for_each_number_of_them(tmp_path: Path) -> None:
+    out = tmp_path / "results.md"
+    bench(out, "turns")
+    rows = table_of(sections(out)["Many turns with a tool"])
+    assert list(rows) == ["4", "8"]
+    assert all(math.isfinite(value) and value > 0 for cells in rows.values() for value in cells)
+    assert [float(turns) * cells[0] for turns, cells in rows.items()] == [64, 64]
+
+
 def test_workers_are_measured_beside_one_process_with_what_their_parent_takes(tmp_path: Path) -> None:
     out = tmp_path / "results.md"
     bench(out, "workers")

@@ -271,3 +271,12 @@ def test_no_reply_makes_a_verdict_raise(reply: str) -> None:
 def test_a_reply_that_repeats_itself_to_the_token_limit_does_not_hold_up_the_loop(judge, filler) -> None:
     """Work that grows with the square of the length would take minutes."""
     assert judge("the answer is" + filler * (200_000 // len(filler)), "no", {})[0] is False
+
+
+PIECES = ["the answer is", "ANSWER", ":", "=", " ", "\n", "####", "#", "\\boxed{", "\\BOXED {", "}", "-", "$", ".", ",", "/",
+          "1", "42", "3.5", "1,000", "x", "e", "%"]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_a_letter_beyond_ascii_after_a_reply_changes_nothing(reply: str) -> None:
+    assert final_number(f"{reply}\né") == final_number(f"{reply}\n")

@@ -7,6 +7,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.disks import FullDisk
@@ -147,7 +148,7 @@ async def test_an_image_reaches_each_dialect_in_its_own_form() -> None:
 
     def body(dialect: str, *messages: Message) -> Any:
         request = Request(messages=messages, tools=(), sampling={}, id="r", attempt=1, turn=0)
-        return DIALECTS[dialect].body(request, "m")
+        return msgspec.json.decode(msgspec.json.encode(DIALECTS[dialect].body(request, "m")))
 
     assert body("openai", messages[0])["messages"][0]["content"][1] == {
         "type": "image_url",

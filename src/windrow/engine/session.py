@@ -257,11 +257,16 @@ class EpisodeSession:
         recorder = self._recorder
         if messages is None:
             return self._shown()
-        wanted = recorder.frozen(messages, "env")
-        if not wanted:
-            raise ValueError("complete() was given no messages")
         if self._window is None:
             self._window = Window(recorder.messages)
+        wanted = [
+            message
+            if isinstance(message, Message) and self._window.holds(message)
+            else recorder.frozen((message,), "env")[0]
+            for message in messages
+        ]
+        if not wanted:
+            raise ValueError("complete() was given no messages")
         recorder.add(self._window.missing(wanted), "env")
         return self._window.ranges(wanted)
 

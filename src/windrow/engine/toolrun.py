@@ -27,6 +27,9 @@ async def run_calls(
     calls: tuple[Call, ...], offer: Offer, limits: LimitsConfig, *, first_result: int
 ) -> tuple[list[ToolResult], list[ToolCall]]:
     """Results in the order of the calls. `first_result` is the message index that the first result will have."""
+    if len(calls) == 1:  # as in most replies: it needs no task of its own
+        result, record = await _run(calls[0], offer, limits, first_result)
+        return [result], [record]
     async with asyncio.TaskGroup() as group:
         running = [
             group.create_task(_run(call, offer, limits, first_result + number))

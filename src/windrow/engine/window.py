@@ -25,16 +25,22 @@ class Window:
 
     def __init__(self, recorded: Sequence[Message]) -> None:
         self._recorded = recorded
+        self._keys: dict[int, bytes] = {}  # of the recorded messages, by identity
         self._seen: list[bytes] = []
         self._places: dict[bytes, list[int]] = {}
         self._reply = -1  # where the policy's last reply is
+
+    def holds(self, message: object) -> bool:
+        """Whether this very object is recorded."""
+        return id(message) in self._keys
 
     def missing(self, messages: Sequence[Message]) -> list[Message]:
         """Those that are not recorded yet, in their order."""
         self._look()
         found: dict[bytes, Message] = {}
         for message, key, after in zip(messages, *self._wanted(messages), strict=True):
-            if not self._candidates(key, after):
+            places = self._places.get(key)
+            if places is None or places[-1] <= after:
                 found.setdefault(key, message)
         return list(found.values())
 
@@ -59,7 +65,8 @@ class Window:
 
     def _wanted(self, messages: Sequence[Message]) -> tuple[list[bytes], list[int]]:
         """The messages as they are known again, and for each the place after which it can be."""
-        keys = [_seen(message) for message in messages]
+        known = self._keys
+        keys = [known.get(id(message)) or _seen(message) for message in messages]
         reply = self._seen[self._reply] if self._reply >= 0 else None
         last = max((at for at, key in enumerate(keys) if key == reply), default=len(keys))
         return keys, [self._reply if at > last else -1 for at in range(len(keys))]
@@ -70,6 +77,7 @@ class Window:
     def _look(self) -> None:
         for place in range(len(self._seen), len(self._recorded)):
             key = _seen(self._recorded[place])
+            self._keys[id(self._recorded[place])] = key
             self._seen.append(key)
             self._places.setdefault(key, []).append(place)
             if self._recorded[place].origin == "policy":

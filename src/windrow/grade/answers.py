@@ -26,7 +26,9 @@ _IN_TEXT = re.compile(
     r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?|\.\d+)"
 )
 _NUMBER_START = re.compile(r"[-+−$€£.\d]")
+_NUMBER_START_ASCII = re.compile(r"[-+$.0-9]")
 _MARKER = re.compile(r"\\boxed\s*\{|####|answer\s*(?:is|:|=)", re.I)
+_MARKER_FOLDED = re.compile(_MARKER.pattern)
 _LATEX_FRACTION = re.compile(r"(\d?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _CHOICE_MARKED = re.compile(
     r"(?i:answer\s*(?:is|:|=))[\s*:]*\(?([A-Z](?![A-Za-z'’])|[a-z](?=[).:;,*\n]|\s*\Z))"
@@ -171,18 +173,21 @@ def _marks(text: str) -> list[re.Match[str]]:
     folded = text.casefold()  # most replies hold no mark, and this is how to see that quickly
     if "answer" not in folded and "####" not in folded and "boxed" not in folded:
         return []
+    if text.isascii():  # folding moves nothing, and a pattern without a choice of case is three times as fast
+        return list(_MARKER_FOLDED.finditer(folded))
     return list(_MARKER.finditer(text))
 
 
 def _numbers(text: str) -> list[str]:
     """Every number in the text; the places where one may begin are found first, which is far quicker in prose."""
     found: list[str] = []
-    start = _NUMBER_START.search(text)
+    starts = _NUMBER_START_ASCII if text.isascii() else _NUMBER_START
+    start = starts.search(text)
     while start is not None:
         number = _IN_TEXT.match(text, start.start())
         if number is not None:
             found.append(number.group())
-        start = _NUMBER_START.search(text, number.end() if number is not None else start.end())
+        start = starts.search(text, number.end() if number is not None else start.end())
     return found
 
 

@@ -13,6 +13,8 @@ import msgspec
 from windrow.config import Sampling
 from windrow.deadlines import Deadline
 from windrow.errors import InfraError, PolicyError, StaleConnection
+from windrow.policies.encoding import Items, MessageCache, json_array
+from windrow.policies.promptids import PromptReader
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
 ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
@@ -22,17 +24,16 @@ MAX_ASKED_WAITS = 20  # of one call, that the server asked for: what comes after
 
 
 class Route:
-    """Where an episode's calls go: what the policy chose for the first one, so that the later ones go there too."""
+    """What an episode's calls share: the endpoint that the first one went to, and what was sent and received so far."""
 
-    __slots__ = ("branches", "endpoint", "sent")
+    __slots__ = ("branches", "conversation", "encoded", "endpoint", "prompts")
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
-        self.sent: tuple[tuple[Message, ...], bytes] = (
-            (),
-            b"",
-        )  # the last messages, and how they went over the wire
+        self.encoded: MessageCache | None = None
+        self.prompts: PromptReader | None = None
         self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
+        self.conversation: Any = None  # as a policy whose tool calls are text has shown it
 
 
 class CallOutcome(NamedTuple):
@@ -71,6 +72,30 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     given: Given | None = None
     route: Route | None = None  # the same for all calls of an episode
     new_connection: bool = False  # it goes over connections that were not used before
+
+    def encoded_messages(self, items: Items) -> list[bytes]:
+        """For each message the `items` that a dialect sends for it, encoded; earlier calls' are not encoded again."""
+        route = self.route
+        if route is None or not self.turn:  # most episodes have one turn: nothing is kept of it
+            return MessageCache().encoded(self.messages, items)
+        if route.encoded is None:
+            route.encoded = MessageCache()
+        return route.encoded.encoded(self.messages, items)
+
+    def message_array(self, items: Items) -> Json:
+        """All messages as a JSON array of the `items` that a dialect sends for them."""
+        if self.route is None or not self.turn:
+            return [item for message in self.messages for item in items(message)]
+        return json_array(self.encoded_messages(items))
+
+    @property
+    def prompts(self) -> PromptReader:
+        """What reads the ids of the episode's prompts."""
+        if self.route is None:
+            return PromptReader()
+        if self.route.prompts is None:
+            self.route.prompts = PromptReader()
+        return self.route.prompts
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from windrow.policies.likeliest import Likely, by_id
 from windrow.records import Call, Json, Message, Usage
 
-if TYPE_CHECKING:
-    from windrow.policies.base import Route
-
 Read = TypeVar("Read")
-
-MANY = 3  # messages of an episode that is in its second turn, at least
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # as wide as a record keeps them
 Logprob = Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]
+NOT_TOLD = msgspec.Raw(b"null")
 
 
 class Function(msgspec.Struct, gc=False):
@@ -97,7 +93,7 @@ class Choice(msgspec.Struct, gc=False):
     logprobs: Logprobs | None = None
     token_ids: list[TokenId] | None = None
     response_token_ids: list[TokenId] | None = None
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: msgspec.Raw = NOT_TOLD
 
     @property
     def entries(self) -> list[Sampled] | None:
@@ -125,10 +121,23 @@ class WireUsage(msgspec.Struct, gc=False):
 
 
 class Reply(msgspec.Struct, gc=False):
+    """A chat completion. The ids of prompts are left as they came, for `promptids.py` to read."""
+
     choices: list[Choice]
     usage: WireUsage | None = None
     model: str | None = None
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: msgspec.Raw = NOT_TOLD
+
+
+class CheckedChoice(Choice, gc=False):
+    prompt_token_ids: list[TokenId] | None = None  # type: ignore[assignment]
+
+
+class CheckedReply(Reply, gc=False):
+    """A reply that is decoded whole."""
+
+    choices: list[CheckedChoice]  # type: ignore[assignment]
+    prompt_token_ids: list[TokenId] | None = None  # type: ignore[assignment]
 
 
 class Told(msgspec.Struct, gc=False):
@@ -150,6 +159,7 @@ class _Models(msgspec.Struct):
 
 encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(Reply).decode
+_decode_checked = msgspec.json.Decoder(CheckedReply).decode
 _decode_likelies = msgspec.json.Decoder(_Likelies).decode
 decode_told = msgspec.json.Decoder(Told).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
@@ -159,7 +169,23 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueErr
 
 
 def decode_reply(body: bytes) -> Reply:
-    return _decoded(body, _decode_reply, Reply)
+    try:
+        return _decode_reply(body)
+    except UNDECODABLE:
+        return _as_told(check_reply(body))
+
+
+def check_reply(body: bytes) -> CheckedReply:
+    """The reply with all ids decoded; raises what is wrong with it, if anything is."""
+    return _decoded(body, _decode_checked, CheckedReply)
+
+
+def _as_told(reply: CheckedReply) -> Reply:
+    """A reply whose ids were decoded, as one whose ids were not."""
+    reply.prompt_token_ids = msgspec.Raw(encode(reply.prompt_token_ids))  # type: ignore[assignment]
+    for choice in reply.choices:
+        choice.prompt_token_ids = msgspec.Raw(encode(choice.prompt_token_ids))  # type: ignore[assignment]
+    return reply
 
 
 def _decoded(body: bytes, decode: Callable[[bytes], Read], kind: type[Read]) -> Read:
@@ -223,20 +249,6 @@ def wire_message(message: Message) -> dict[str, Json]:
     if message.name is not None:
         wire["name"] = message.name
     return wire
-
-
-def wire_messages(messages: tuple[Message, ...], route: Route | None) -> Any:
-    """Messages as the endpoint takes them. Those of an episode are sent again with every turn: each is encoded once."""
-    if route is None or len(messages) < MANY:
-        return [wire_message(message) for message in messages]
-    before, text = route.sent
-    if not before or messages[: len(before)] != before:
-        before, text = (), b""
-    if len(messages) > len(before):  # the same ones come again where a call is tried again
-        new = encode([wire_message(message) for message in messages[len(before) :]])[1:-1]
-        text = b"%b,%b" % (text, new) if text else new
-        route.sent = messages, text
-    return msgspec.Raw(b"[%b]" % text)
 
 
 def _call(call: WireCall, position: int) -> Call:

@@ -15,6 +15,7 @@ from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import lower
 from windrow.policies.dialects.base import BadReply, Dialect, some_of, with_options
 from windrow.policies.dialects.parts import arguments_of, parts, texts
+from windrow.policies.encoding import json_array
 from windrow.policies.wire import Count, encode
 from windrow.records import Call, Json, Message, Usage
 
@@ -96,22 +97,25 @@ class AnthropicMessages(Dialect):
         )
 
 
-def _turns(request: Request) -> list[Json]:
+def _turns(request: Request) -> msgspec.Raw:
     """The messages, those of one side after each other as one."""
-    turns: list[Json] = []
-    for message in request.messages:
-        if message.role in ("system", "developer"):
+    turns: list[tuple[str, list[bytes]]] = []
+    for message, blocks in zip(request.messages, request.encoded_messages(_blocks), strict=True):
+        if not blocks:
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message)
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        elif blocks:
-            turns.append({"role": role, "content": blocks})
-    return turns
+        if turns and turns[-1][0] == role:
+            turns[-1][1].append(blocks)
+        else:
+            turns.append((role, [blocks]))
+    return json_array(
+        [b'{"role":"%b","content":[%b]}' % (role.encode(), b",".join(blocks)) for role, blocks in turns]
+    )
 
 
 def _blocks(message: Message) -> list[Json]:
+    if message.role in ("system", "developer"):
+        return []
     if message.role == "tool":
         result = parts(message, _text, _image) if isinstance(message.content, list) else message.content or ""
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": result}]

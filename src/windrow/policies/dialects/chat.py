@@ -14,12 +14,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import msgspec
+
+from windrow.contexts import ID_BYTES
 from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
 from windrow.policies.likeliest import MISSING_LOGPROB, with_top
-from windrow.policies.wire import Choice, Reply, decode_reply, likeliest, wire_messages
-from windrow.records import Capture, Json, Tokens
+from windrow.policies.promptids import told_prompt
+from windrow.policies.wire import (
+    Choice,
+    Reply,
+    check_reply,
+    decode_reply,
+    likeliest,
+    wire_message,
+)
+from windrow.records import Capture, Json, Message, Tokens
 
 
 class OpenAIChat(Dialect):
@@ -31,7 +42,7 @@ class OpenAIChat(Dialect):
     token_options: ClassVar[dict[str, Json]] = {}
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
-        body: dict[str, Json] = {"model": model, "messages": wire_messages(request.messages, request.route)}
+        body: dict[str, Json] = {"model": model, "messages": request.message_array(chat_items)}
         with_options(body, request)
         if asks(request.capture, "logprobs"):
             body |= self.logprob_options
@@ -48,11 +59,23 @@ class OpenAIChat(Dialect):
         return {"top_logprobs": k}
 
     def read(self, answer: bytes, request: Request) -> Completion:
+        reply, prompt = self.decoded(answer, request)
+        tokens, reached = self.tokens(reply, prompt, request.capture)
+        return self.completed(reply, self.with_top(tokens, answer, request), reached)
+
+    def decoded(self, answer: bytes, request: Request) -> tuple[Reply, bytes | None]:
+        """The reply, and the ids of its prompt, where the server tells them and has counted as many."""
         reply = decode_reply(answer)
+        told = self.prompt_told(reply)
+        fields = [reply.prompt_token_ids, *[choice.prompt_token_ids for choice in reply.choices]]
+        prompt = told_prompt(fields, told, request.prompts, lambda: check_reply(answer))
         if not reply.choices:
             raise BadReply("it has no choices")
-        tokens, reached = self.tokens(reply, reply.choices[0], request.capture)
-        return self.completed(reply, self.with_top(tokens, answer, request), reached)
+        return reply, prompt if counts_agree(reply, prompt) else None
+
+    def prompt_told(self, reply: Reply) -> msgspec.Raw | None:
+        """The field of a reply that has the ids of its prompt."""
+        return None
 
     def with_top(self, tokens: Tokens | None, answer: bytes, request: Request) -> Tokens | None:
         """The tokens with the likeliest of each place, where these are asked for and told."""
@@ -73,9 +96,15 @@ class OpenAIChat(Dialect):
             model=reply.model,
         )
 
-    def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
+    def tokens(self, reply: Reply, prompt: bytes | None, capture: Capture) -> tuple[Tokens | None, Capture]:
         """What the reply says of its tokens, and the level that this reaches."""
-        return packed(capture, prompt=None, output=None, logprobs=logprobs_of(choice), kind=self.logprob_kind)
+        choice = reply.choices[0]
+        output, logprobs = self.output(choice), logprobs_of(choice)
+        return packed(capture, prompt=prompt, output=output, logprobs=logprobs, kind=self.logprob_kind)
+
+    def output(self, choice: Choice) -> list[int] | None:
+        """The ids of the reply."""
+        return None
 
 
 class VllmChat(OpenAIChat):
@@ -87,14 +116,11 @@ class VllmChat(OpenAIChat):
         # It counts the sampled token among them, likely or not: one more, and the k likeliest are always there.
         return {"top_logprobs": k + 1, "return_tokens_as_token_ids": True}
 
-    def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
-        return packed(
-            capture,
-            prompt=reply.prompt_token_ids if counts_agree(reply, reply.prompt_token_ids) else None,
-            output=choice.token_ids,
-            logprobs=logprobs_of(choice),
-            kind=self.logprob_kind,
-        )
+    def prompt_told(self, reply: Reply) -> msgspec.Raw | None:
+        return reply.prompt_token_ids
+
+    def output(self, choice: Choice) -> list[int] | None:
+        return choice.token_ids
 
 
 class SglangChat(OpenAIChat):
@@ -102,20 +128,20 @@ class SglangChat(OpenAIChat):
     captures = TOKENS
     token_options: ClassVar[dict[str, Json]] = {"return_token_ids": True, "return_prompt_token_ids": True}
 
-    def tokens(self, reply: Reply, choice: Choice, capture: Capture) -> tuple[Tokens | None, Capture]:
-        output = choice.response_token_ids
-        return packed(
-            capture,
-            prompt=choice.prompt_token_ids if counts_agree(reply, choice.prompt_token_ids) else None,
-            output=choice.token_ids if output is None else output,
-            logprobs=logprobs_of(choice),
-            kind=self.logprob_kind,
-        )
+    def prompt_told(self, reply: Reply) -> msgspec.Raw | None:
+        return reply.choices[0].prompt_token_ids if reply.choices else None
+
+    def output(self, choice: Choice) -> list[int] | None:
+        return choice.token_ids if choice.response_token_ids is None else choice.response_token_ids
 
 
-def counts_agree(reply: Reply, prompt: Sequence[int] | None) -> bool:
+def chat_items(message: Message) -> list[Json]:
+    return [wire_message(message)]
+
+
+def counts_agree(reply: Reply, prompt: bytes | None) -> bool:
     """Whether the prompt has as many ids as the server counted, if it counted them."""
-    return reply.usage is None or prompt is None or reply.usage.prompt_tokens == len(prompt)
+    return reply.usage is None or prompt is None or reply.usage.prompt_tokens * ID_BYTES == len(prompt)
 
 
 def logprobs_of(choice: Choice) -> Sequence[float] | None:

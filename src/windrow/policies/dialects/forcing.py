@@ -14,6 +14,7 @@ from windrow.errors import InfraError, PolicyError
 from windrow.policies.base import Given
 from windrow.policies.dialects.tokenwise import Sampled, Scored
 from windrow.policies.likeliest import Place
+from windrow.policies.promptids import PromptReader
 from windrow.records import Json, Usage
 
 if TYPE_CHECKING:
@@ -113,6 +114,6 @@ class _Forcing:
         return reply
 
     def _read(self, answer: bytes) -> Sampled:
-        reply = self._dialect.sampled(answer)
+        reply = self._dialect.sampled(answer, PromptReader())
         told = self._top and reply.logprobs is not None  # nothing is told of a part of a character
         return reply._replace(top=self._dialect.likeliest(answer, reply)) if told else reply

@@ -15,11 +15,12 @@ from windrow.errors import ContextOverflow
 from windrow.policies.base import Completion, Given, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
-from windrow.policies.dialects.chat import OpenAIChat
+from windrow.policies.dialects.chat import OpenAIChat, chat_items
 from windrow.policies.dialects.forcing import forced
-from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_messages
+from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_items
 from windrow.policies.likeliest import Likely, Place
-from windrow.policies.wire import Count, Logprob, TokenId, decode_reply, wire_message
+from windrow.policies.promptids import PromptReader
+from windrow.policies.wire import Count, Logprob, TokenId
 from windrow.records import Json
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class LlamacppChat(OpenAIChat):
 
     async def _prompt(self, request: Request, endpoint: Endpoint) -> list[int]:
         """The ids that the server makes of the messages. A prompt that does not fit is not sent."""
-        body: dict[str, Json] = {"messages": [wire_message(message) for message in request.messages]}
+        body: dict[str, Json] = {"messages": request.message_array(chat_items)}
         if request.tools:
             body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
         ids = await tokenized(await applied(body, endpoint), endpoint, whole=True)
@@ -53,9 +54,7 @@ class LlamacppChat(OpenAIChat):
         return ids
 
     def _exact(self, answer: bytes, request: Request, prompt: Sequence[int] | None) -> Completion:
-        reply = decode_reply(answer)
-        if not reply.choices:
-            raise BadReply("it has no choices")
+        reply, _ = self.decoded(answer, request)
         entries = reply.choices[0].entries
         ids = [entry.id for entry in entries or () if entry.id is not None]
         usage = reply.usage
@@ -116,7 +115,7 @@ class LlamacppCompletion(TokenDialect):
     logprob_kind = "raw"
 
     async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
-        return Rendering(await applied({"messages": template_messages(request)}, endpoint), None)
+        return Rendering(await applied({"messages": request.message_array(template_items)}, endpoint), None)
 
     async def tokenize(self, text: str, model: str, endpoint: Endpoint, *, whole: bool) -> list[int]:
         return await tokenized(text, endpoint, whole=whole)
@@ -142,7 +141,7 @@ class LlamacppCompletion(TokenDialect):
             body["n_probs"] = max(1, request.top_logprobs)
         return body
 
-    def sampled(self, answer: bytes) -> Sampled:
+    def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
         reply = _decode(answer)
         if reply.tokens_predicted != len(reply.tokens):
             raise BadReply(

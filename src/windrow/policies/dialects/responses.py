@@ -89,7 +89,7 @@ class OpenAIResponses(Dialect):
             body["include"] = ["message.output_text.logprobs"]
         if request.top_logprobs:
             body["top_logprobs"] = request.top_logprobs
-        body["input"] = [item for message in request.messages for item in _items(message)]
+        body["input"] = request.message_array(_items)
         if request.tools:
             body["tools"] = [{"type": "function", "strict": False, **tool} for tool in request.tools]
         return body

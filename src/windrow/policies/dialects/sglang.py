@@ -20,10 +20,11 @@ from windrow.policies.dialects.tokenwise import (
     Sampled,
     Scored,
     TokenDialect,
-    template_messages,
+    template_items,
 )
 from windrow.policies.likeliest import Likely, Place
-from windrow.policies.wire import Count, Logprob, TokenId
+from windrow.policies.promptids import PromptReader, decoded, told_prompt
+from windrow.policies.wire import NOT_TOLD, Count, Logprob, TokenId
 from windrow.records import Json, Usage
 
 if TYPE_CHECKING:
@@ -56,7 +57,13 @@ class _Generated(msgspec.Struct, gc=False):
     text: str
     output_ids: list[TokenId]
     meta_info: _Meta
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: msgspec.Raw = NOT_TOLD
+
+
+class _CheckedGenerated(_Generated, gc=False):
+    """A reply that is decoded whole."""
+
+    prompt_token_ids: list[TokenId] | None = None  # type: ignore[assignment]
 
 
 class _Input(msgspec.Struct, gc=False):
@@ -73,6 +80,7 @@ class _Scored(msgspec.Struct, gc=False):
 _decode_scored = msgspec.json.Decoder(_Scored).decode
 _decode_top = msgspec.json.Decoder(_Top).decode
 _decode = msgspec.json.Decoder(_Generated).decode
+_check = msgspec.json.Decoder(_CheckedGenerated).decode
 
 
 class SglangGenerate(TokenDialect):
@@ -107,8 +115,10 @@ class SglangGenerate(TokenDialect):
             body["top_logprobs_num"] = request.top_logprobs
         return body
 
-    def sampled(self, answer: bytes) -> Sampled:
-        reply = _decode(answer)
+    def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
+        reply = decoded(answer, _decode, _check)
+        told = reply.prompt_token_ids
+        prompt = told_prompt([told], told, prompts, lambda: _check(answer))
         meta = reply.meta_info
         finish = meta.finish_reason
         if finish is not None and finish.type == "abort":
@@ -127,7 +137,7 @@ class SglangGenerate(TokenDialect):
             prompt_tokens=meta.prompt_tokens,
             cached_tokens=meta.cached_tokens,
             version=meta.weight_version,
-            prompt=reply.prompt_token_ids,
+            prompt=prompt,
         )
 
     def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
@@ -168,7 +178,7 @@ async def rendered_by_tokenize(
     dialect: TokenDialect, request: Request, model: str, endpoint: Endpoint
 ) -> Rendering:
     """Messages to ids by the server's /tokenize, and their text, with which earlier calls are compared."""
-    asked: dict[str, Json] = {"model": model, "messages": template_messages(request)}
+    asked: dict[str, Json] = {"model": model, "messages": request.message_array(template_items)}
     asked["add_generation_prompt"] = True
     if request.tools:
         asked["tools"] = [{"type": "function", "function": tool} for tool in request.tools]

@@ -17,8 +17,9 @@ from windrow.policies.base import Completion, Given, Request, Route
 from windrow.policies.capturing import given_tokens, packed
 from windrow.policies.dialects.base import TOKENS, Dialect
 from windrow.policies.likeliest import Place, with_top
+from windrow.policies.promptids import PromptReader, pack_ids
 from windrow.policies.wire import wire_message
-from windrow.records import Json, Usage
+from windrow.records import Json, Message, Usage
 
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
@@ -39,7 +40,7 @@ class Sampled(NamedTuple):
     cached_tokens: int = 0
     model: str | None = None
     version: str | None = None
-    prompt: Sequence[int] | None = None  # as the server has seen it, where it tells
+    prompt: bytes | None = None  # its ids as the server has seen them, packed, where it tells
     top: Sequence[Place | None] | None = None  # the likeliest tokens for each id, where they are asked for
     overflowed: bool = False  # the context was full: the reply ended there, or went on without its beginning
 
@@ -102,7 +103,8 @@ class TokenDialect(Dialect):
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         raise NotImplementedError
 
-    def sampled(self, answer: bytes) -> Sampled:
+    def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
+        """What the answer tells; `prompts` reads the ids of the prompt, where they are told."""
         raise NotImplementedError
 
     def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
@@ -161,7 +163,7 @@ class TokenDialect(Dialect):
         )
 
     def _told(self, answer: bytes, request: Request) -> Sampled:
-        reply = self.sampled(answer)
+        reply = self.sampled(answer, request.prompts)
         wanted = request.top_logprobs and reply.logprobs is not None
         return reply._replace(top=self.likeliest(answer, reply)) if wanted else reply
 
@@ -178,10 +180,11 @@ class TokenDialect(Dialect):
 
     def _completion(self, request: Request, ids: list[int], reply: Sampled, *, whole: bool) -> Completion:
         """`whole`: the prompt was there to the end."""
-        seen = whole and reply.prompt_tokens in (None, len(ids)) and reply.prompt in (None, ids)
+        prompt = pack_ids(ids)
+        seen = whole and reply.prompt_tokens in (None, len(ids)) and reply.prompt in (None, prompt)
         tokens, capture = packed(
             request.capture,
-            prompt=ids if seen else None,
+            prompt=prompt if seen else None,
             output=reply.ids,
             logprobs=known_logprobs(reply.logprobs),
             kind=self.logprob_kind,
@@ -255,9 +258,9 @@ def remember(branches: list[Branch], branch: Branch | None, text: str, ids: list
         del branches[:-MOST_BRANCHES]
 
 
-def template_messages(request: Request) -> list[dict[str, Json]]:
-    """The messages as a chat template takes them: with their reasoning, which it may keep or drop."""
-    return [
-        {**wire_message(message), **({"reasoning_content": message.reasoning} if message.reasoning else {})}
-        for message in request.messages
-    ]
+def template_items(message: Message) -> list[Json]:
+    """A message as a chat template takes it: with its reasoning, which the template may keep or drop."""
+    wire = wire_message(message)
+    if message.reasoning:
+        wire["reasoning_content"] = message.reasoning
+    return [wire]

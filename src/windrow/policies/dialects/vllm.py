@@ -17,7 +17,8 @@ from windrow.policies.dialects.base import BadReply, some_of, with_options
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
 from windrow.policies.dialects.tokenwise import MAX_TOKENS, Rendering, Sampled, Scored, TokenDialect
 from windrow.policies.likeliest import MISSING_LOGPROB, Likely, Place, by_id
-from windrow.policies.wire import Logprob, TokenId, WireUsage, likeliest
+from windrow.policies.promptids import PromptReader, decoded, told_prompt
+from windrow.policies.wire import NOT_TOLD, Logprob, TokenId, WireUsage, likeliest
 from windrow.records import Json
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class _Logprobs(msgspec.Struct, gc=False):
 class _Choice(msgspec.Struct, gc=False):
     text: str
     token_ids: list[TokenId]
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: msgspec.Raw = NOT_TOLD
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
 
@@ -42,6 +43,16 @@ class _Reply(msgspec.Struct, gc=False):
     choices: list[_Choice]
     usage: WireUsage
     model: str | None = None
+
+
+class _CheckedChoice(_Choice, gc=False):
+    prompt_token_ids: list[TokenId] | None = None  # type: ignore[assignment]
+
+
+class _CheckedReply(_Reply, gc=False):
+    """A reply that is decoded whole."""
+
+    choices: list[_CheckedChoice]  # type: ignore[assignment]
 
 
 class _Prompted(msgspec.Struct, gc=False):
@@ -74,6 +85,7 @@ class _TopReply(msgspec.Struct, gc=False):
 
 _decode_top = msgspec.json.Decoder(_TopReply).decode
 _decode = msgspec.json.Decoder(_Reply).decode
+_check = msgspec.json.Decoder(_CheckedReply).decode
 
 
 class _Vllm(TokenDialect):
@@ -124,8 +136,10 @@ class VllmCompletions(_Vllm):
         found = logprobs.top_logprobs
         return [[Likely(by_id(token), value) for token, value in (place or {}).items()] for place in found]
 
-    def sampled(self, answer: bytes) -> Sampled:
-        reply = _decode(answer)
+    def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
+        reply = decoded(answer, _decode, _check)
+        fields = [choice.prompt_token_ids for choice in reply.choices]
+        prompt = told_prompt(fields, fields[0] if fields else None, prompts, lambda: _check(answer))
         if not reply.choices:
             raise BadReply("it has no choices")
         choice, counted = reply.choices[0], reply.usage.counted
@@ -144,7 +158,7 @@ class VllmCompletions(_Vllm):
             prompt_tokens=counted.prompt_tokens,
             cached_tokens=counted.cached_tokens,
             model=reply.model,
-            prompt=choice.prompt_token_ids or (),  # it is asked to tell
+            prompt=prompt or b"",  # it is asked to tell
         )
 
 
@@ -210,7 +224,7 @@ class VllmGenerate(_Vllm):
         found = likeliest(answer)
         return None if found is None else found[0]
 
-    def sampled(self, answer: bytes) -> Sampled:
+    def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
         reply = _decode_generated(answer)
         if not reply.choices:
             raise BadReply("it has no choices")

@@ -6,16 +6,15 @@ native tools are sent. The reply's content stays exactly as it was sampled; the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 from windrow.errors import UsageError
 from windrow.policies.base import Completion, Policy, Request
 from windrow.policies.toolcalls import FORMATS, chosen_format, needs_examples
-from windrow.policies.toolcalls.base import Format, ToolSchemas
-from windrow.policies.toolcalls.examples import examples
-from windrow.records import Capture, Json, Message
+from windrow.policies.toolcalls.conversation import Conversation, spoken
+from windrow.records import Capture, Json
 
 VERSION = 1  # of what the formats say and read: a change of it is a change of behaviour
 
@@ -78,20 +77,29 @@ class TextToolPolicy(Policy):
     async def complete(self, request: Request) -> Completion:
         if not request.tools:
             return await self._policy.complete(request)
-        taught = any(message.tool_calls and message.origin == "task" for message in request.messages)
-        shown = examples(request.tools, self._format) if needs_examples(self.model) and not taught else ()
-        messages = tuple(as_text(request.messages, request.tools, self._format, shown))
+        messages = self._conversation(request).as_text(request.messages)
         completion = await self._policy.complete(
             msgspec.structs.replace(request, messages=messages, tools=())
         )
         if completion.tool_calls or not completion.content:
             return completion
-        parsed = self._format.parse(_spoken(completion.content), request.tools)
+        parsed = self._format.parse(spoken(completion.content), request.tools)
         calls = tuple(
             msgspec.structs.replace(call, id=f"call_{request.turn}_{n}")
             for n, call in enumerate(parsed.calls)
         )
         return msgspec.structs.replace(completion, tool_calls=calls, malformed=parsed.malformed)
+
+    def _conversation(self, request: Request) -> Conversation:
+        """The conversation that the request belongs to."""
+        route = request.route
+        known: Conversation | None = route.conversation if route is not None else None
+        if known is not None and known.tools is request.tools:
+            return known
+        made = Conversation(request.tools, self._format, shows_examples=needs_examples(self.model))
+        if route is not None:
+            route.conversation = made
+        return made
 
 
 def with_tool_calls(policy: Policy, setting: str) -> Policy:
@@ -114,56 +122,3 @@ def with_tool_calls(policy: Policy, setting: str) -> Policy:
     if found == "native" and not policy.reads_tool_calls:
         return TextToolPolicy(policy, "hermes")
     return policy if found == "native" else TextToolPolicy(policy, found, identified=False)
-
-
-def as_text(
-    messages: Iterable[Message], tools: ToolSchemas, form: Format, shown: Iterable[Message] = ()
-) -> Iterator[Message]:
-    """The conversation as the model is shown it: the tools in the system message, calls and results as text.
-
-    What is `shown` first comes between the system message and the rest.
-    """
-    names: dict[str | None, str] = {}
-    results: list[str] = []
-    described = False
-    for message in messages:
-        if not described:
-            described = True
-            if message.role in ("system", "developer"):
-                yield _with_text(message, f"{message.text}\n\n{form.describe(tools)}")
-                yield from shown
-                continue
-            yield Message(role="system", content=form.describe(tools), origin="task")
-            yield from shown
-        if message.role == "tool":
-            results.append(form.render_result(names.get(message.tool_call_id, "tool"), message.text))
-            continue
-        if results:
-            yield Message(role="user", content="\n".join(results), origin="tool")
-            results = []
-        names.update({call.id: call.name for call in message.tool_calls or ()})
-        yield _said(message, tools, form) if message.tool_calls else message
-    if results:
-        yield Message(role="user", content="\n".join(results), origin="tool")
-
-
-def _said(message: Message, tools: ToolSchemas, form: Format) -> Message:
-    """A reply with calls: its own text where the calls are in it, else its text and then the calls."""
-    calls = message.tool_calls or ()
-    if len(form.parse(_spoken(message.text), tools).calls) == len(calls):
-        return _with_text(message, message.text)
-    return _with_text(
-        message, "\n".join(filter(None, [message.text, *(form.render_call(c, tools) for c in calls)]))
-    )
-
-
-def _with_text(message: Message, text: str) -> Message:
-    return Message(role=message.role, content=text, origin=message.origin)
-
-
-def _spoken(text: str) -> str:
-    """The reply without its thoughts: a call that is only thought of is none."""
-    _, end, spoken = text.rpartition("</think>")
-    if end:
-        return spoken
-    return "" if text.lstrip().startswith("<think>") else text
