@@ -336,7 +336,7 @@ async def test_a_run_whose_own_scorers_cannot_be_found_says_how_to_name_them(tmp
 async def test_as_many_groups_are_in_memory_as_have_their_members_side_by_side(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.rescoring.run.AT_A_TIME", 4)
+    monkeypatch.setattr("windrow.rescoring.judging.AT_A_TIME", 4)
     there: set[str] = set()
     most = 0
 
