@@ -478,7 +478,10 @@ async def test_what_a_scorer_spoils_the_next_one_does_not_see(run: Path) -> None
         task.data["answer"] = "spoilt"
         return 0.0
 
-    await windrow.rescore(run, scorers=[spoiler, "exact"])
+    async def honest(task: Task, reply: str) -> float:
+        return float(reply == task["answer"])
+
+    await windrow.rescore(run, scorers=[spoiler, honest])
     assert rewards(run) == [1.0] * 12
 
 

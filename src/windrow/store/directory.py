@@ -222,8 +222,8 @@ class GradingSink:
         self._redactor = redactor
 
     async def commit(self, gradings: Sequence[Grading]) -> None:
-        lines = b"".join([encode(grading) + b"\n" for grading in gradings])
-        await self._log.append(self._redactor.line(lines))
+        data = b"".join([encode(grading) + b"\n" for grading in gradings])
+        await self._log.append(self._redactor.line(data))
 
 
 def refuse_strangers(path: Path, flag: str = "--out") -> None:
