@@ -166,6 +166,9 @@ class Scan:
             except NOT_A_LINE as problem:
                 self.bad.append(_bad(segment, line, problem))
                 head = None
+            if open_unit is None and head is not None and head.seat is None:  # most are so
+                yield _Unit([head], [line.text], line.offset, line.size)
+                continue
             if open_unit is not None and head is not None and follows(head, open_unit.heads[-1]):
                 open_unit.heads.append(head)
                 open_unit.texts.append(line.text)
