@@ -104,7 +104,7 @@ class Judging:
 
     async def _judge(self, rollout: Rollout) -> list[Grading]:
         names = self._selection.scorers_of(rollout)
-        return [await self._made(self._grader.judge(rollout, name)) for name in names]
+        return [await self._graded(self._grader.judge(rollout, name)) for name in names]
 
     async def _judge_group(self, unit: Sequence[Rollout]) -> None:
         """Each rollout of a group, then all together."""
@@ -113,20 +113,19 @@ class Judging:
         rollouts = tuple(task.result() for task in judged)
         group = RolloutGroup(id=rollouts[0].group, task=rollouts[0].task, rollouts=rollouts)
         for name in self._selection.scorers_of_group(group):
-            made = [await self._made(self._grader.judge_group(group, name))]
+            made = [await self._graded(self._grader.judge_group(group, name))]
             folded = tuple(self._selection.folded(rollout, made) for rollout in group.rollouts)
             group = msgspec.structs.replace(group, rollouts=folded)
 
     async def _with_verdicts(self, rollout: Rollout) -> Rollout:
         return self._selection.with_verdicts(rollout, await self._judge(rollout))
 
-    async def _made(self, work: Coroutine[Any, Any, Grading]) -> Grading:
+    async def _graded(self, work: Coroutine[Any, Any, Grading]) -> Grading:
         """The grading that comes of `work`. While it waits, another worker goes on; what took a wait is written at
         once, since it would cost another to make it again."""
         before = self._waits
-        noticed = asyncio.get_running_loop().call_soon(
-            self._notice_wait
-        )  # runs only if `work` gives up the loop
+        # The loop calls this only if `work` gives way to it.
+        noticed = asyncio.get_running_loop().call_soon(self._notice_wait)
         try:
             grading = await work
         finally:

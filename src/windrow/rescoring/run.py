@@ -31,7 +31,7 @@ from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 
 Warn = Callable[[str], None]
-Told = Callable[[RescoreProgress], None]
+OnProgress = Callable[[RescoreProgress], None]
 
 
 class Rescored(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ async def rescore(
     sets: Sequence[str] = (),
     activate: bool = True,
     control: Control | None = None,
-    on_progress: Callable[[RescoreProgress], None] | None = None,
+    on_progress: OnProgress | None = None,
     on_warning: Warn | None = None,
     **options: Any,
 ) -> Rescored:
@@ -128,7 +128,7 @@ class Rescoring:
         self._directory.close()
 
     async def run(
-        self, control: Control, *, activate: bool, on_progress: Told | None, warn: Warn
+        self, control: Control, *, activate: bool, on_progress: OnProgress | None, warn: Warn
     ) -> Rescored:
         progress = RescoreProgress(0 if on_progress is None else count_slots(self._reader))
         if on_progress is not None:
@@ -163,7 +163,7 @@ class Rescoring:
         )
 
     def _judging(
-        self, judges: Judges, control: Control, progress: RescoreProgress, on_progress: Told | None
+        self, judges: Judges, control: Control, progress: RescoreProgress, on_progress: OnProgress | None
     ) -> Judging:
         log = GradingSink(self._scores, self._redactor)
         grader = Grader(
