@@ -38,6 +38,7 @@ class Usage:
     seconds: float
     cpu_seconds: float
     peak_rss_mb: float
+    parent_cpu_seconds: float  # of the command's own process, while it had children
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Sample:
     cpu_seconds: float
     peak_rss_mb: float
     size_bytes: int
+    parent_cpu_seconds: float = 0.0
 
     @property
     def rollouts_per_s(self) -> float:
@@ -57,6 +59,10 @@ class Sample:
     @property
     def cpu_ms_per_rollout(self) -> float:
         return 1000 * self.cpu_seconds / self.rollouts
+
+    @property
+    def parent_cpu_ms_per_rollout(self) -> float:
+        return 1000 * self.parent_cpu_seconds / self.rollouts
 
     @property
     def bytes_per_rollout(self) -> float:
@@ -104,6 +110,7 @@ class Race:
             cpu_seconds=min(run.cpu_seconds for run in runs),
             peak_rss_mb=max(run.peak_rss_mb for run in runs),
             size_bytes=runs[0].size_bytes,
+            parent_cpu_seconds=min(run.parent_cpu_seconds for run in runs),
         )
 
 
@@ -178,7 +185,14 @@ def ours(command: list[str], out: Path, load: Load) -> Sample:
     rollouts = sum(count_lines(path) for path in out.glob("rollouts*.jsonl"))
     if rollouts != load.rollouts:
         raise Failed(f"{rollouts} rollouts where {load.rollouts} were asked for: {shlex.join(command)}")
-    return Sample(rollouts, usage.seconds, usage.cpu_seconds, usage.peak_rss_mb, tree_bytes(out))
+    return Sample(
+        rollouts,
+        usage.seconds,
+        usage.cpu_seconds,
+        usage.peak_rss_mb,
+        tree_bytes(out),
+        usage.parent_cpu_seconds,
+    )
 
 
 def count_lines(path: Path) -> int:
@@ -194,7 +208,7 @@ def run_measured(command: list[str], *, out: BinaryIO | None = None, timeout_s: 
         overdue = threading.Timer(timeout_s, process.kill)
         overdue.start()
         try:
-            with watched(process.pid) as peak:
+            with watched(process.pid) as watch:
                 _, status, used = os.wait4(process.pid, 0)
                 seconds = time.perf_counter() - started
         except BaseException:
@@ -208,7 +222,8 @@ def run_measured(command: list[str], *, out: BinaryIO | None = None, timeout_s: 
             output.seek(0)
             said = output.read()[-2000:].decode(errors="replace")
             raise Failed(f"exit {process.returncode}: {shlex.join(command)}\n{said}")
-    return Usage(seconds, used.ru_utime + used.ru_stime, peak.rss_bytes / 2**20)
+    cpu_seconds = used.ru_utime + used.ru_stime
+    return Usage(seconds, cpu_seconds, watch.rss_bytes / 2**20, watch.parent_cpu_s)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,10 @@ settings.register_profile("default", **UNTIMED)
 settings.register_profile("ci", derandomize=True, **UNTIMED)
 settings.register_profile("thorough", max_examples=2000, **UNTIMED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+# A shell has what it starts in the background ignore SIGINT, and commands inherit that. Those that a test interrupts must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ TITLE = "Worker processes"
 COUNTS = (1, 2)
 ABOUT = """
 The same single-turn rollouts by one process and by several. The stub server shares the cores with them: more
-workers than cores less one cannot show their worth here.
+workers than cores less one cannot show their worth here. The parent's CPU is that of its own process while the workers
+run: it leases slots, counts what is committed, and bounds how many workers are of use.
 """
 
 
@@ -31,8 +32,16 @@ def run(options: Options) -> Section:
         best = result.best(side.name)
         speed_up = f"{best.rollouts_per_s / alone.rollouts_per_s:.2f}"
         cpu = f"{best.cpu_ms_per_rollout:.3f}"
-        rows.append([side.name, number(best.rollouts_per_s), speed_up, cpu, number(best.peak_rss_mb)])
-    header = ["workers", "rollouts/s", "speed-up", "CPU ms a rollout", "peak MB, all processes"]
+        parent = "–" if side is sides[0] else f"{best.parent_cpu_ms_per_rollout:.3f}"
+        rows.append([side.name, number(best.rollouts_per_s), speed_up, cpu, parent, number(best.peak_rss_mb)])
+    header = [
+        "workers",
+        "rollouts/s",
+        "speed-up",
+        "CPU ms a rollout",
+        "parent's CPU ms a rollout",
+        "peak MB, all processes",
+    ]
     return Section(TITLE, ABOUT, [table(header, rows)], commands_of(sides))
 
 

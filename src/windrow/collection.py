@@ -16,10 +16,11 @@ from windrow.cluster.workers import Workers, shares_of
 from windrow.delivery import Committed, Delivery, Listeners
 from windrow.drawing import changed_blocks
 from windrow.engine.brakes import Brakes
-from windrow.engine.commits import Finished
+from windrow.engine.commits import Finished, OnDurable
 from windrow.engine.control import Control
 from windrow.engine.descriptors import make_room
 from windrow.engine.guard import watch_with
+from windrow.engine.outcome import Outcome
 from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
 from windrow.engine.run import Scheduler
@@ -182,7 +183,7 @@ class Collection:
     async def add(self, slot: Slot, rollout: Rollout) -> None:
         """Commit an attempt that was made elsewhere, and count it; return when it is durable."""
         await self._sink.commit((rollout,))
-        self._count(Finished(slot, (rollout,), settled=True))
+        self._count(slot, (rollout,))
 
     def save(self) -> Summary:
         """Write down in run.json how far the run is."""
@@ -278,18 +279,23 @@ class Collection:
     async def _run_pending(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
         if not self.ledger.pending_count:
             return
-        if self.prepared.run.workers > 1:  # each of them opens a world of its own
-            self.progress.phase = "running"
-            await self._schedule(control, brakes, listeners)
-            return
-        world = self.prepared.world
         self.progress.phase = "opening"
+        try:
+            if self.prepared.run.workers > 1:  # each of them opens a world of its own
+                await self._schedule(control, brakes, listeners)
+            else:
+                await self._run_here(control, brakes, listeners)
+        finally:
+            self.progress.end()
+
+    async def _run_here(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
+        world = self.prepared.world
         if too_few := make_room(self.prepared.concurrency):
             self.warn(too_few)
         try:
             with control.cancellable():
                 await world.open(self.warn)
-            self.progress.phase = "running"
+            self.progress.run()
             await self._schedule(control, brakes, listeners)
         except asyncio.CancelledError:
             if not control.absorb():
@@ -321,9 +327,8 @@ class Collection:
             retries=run.retries,
             progress=self.progress,
             control=control,
-            counted=self._count,
-            told=delivery.told,
-            taken=delivery.take,
+            on_durable=self._on_durable(delivery),
+            deliver=delivery.deliver,
             spent=brakes.spent,
             gate=self._gate,
         )
@@ -336,12 +341,11 @@ class Collection:
             self.directory.path,
             shares=shares_of(self.prepared.concurrency, self.prepared.run.workers),
             writer=self.directory.writer,
-            whole=delivery.wants_rollouts,
+            wants_rollouts=delivery.wants_rollouts,
             progress=self.progress,
             control=control,
-            counted=self._count,
-            told=delivery.told,
-            taken=delivery.take,
+            on_durable=self._on_durable(delivery),
+            deliver=delivery.deliver,
             spent=brakes.spent,
             warn=self.warn,
         )
@@ -365,14 +369,21 @@ class Collection:
 
         return Waiting(following, limits=limits, names=names)
 
-    def _count(self, finished: Finished) -> None:
+    def _on_durable(self, delivery: Delivery) -> OnDurable:
+        def on_durable(batch: Sequence[Finished]) -> Sequence[Finished]:
+            for slot, outcomes, _, _ in batch:
+                self._count(slot, outcomes)
+            return delivery.on_durable(batch)
+
+        return on_durable
+
+    def _count(self, slot: Slot, outcomes: Sequence[Outcome]) -> None:
         """Only what is committed counts as done."""
-        slot, rollouts, _ = finished
         if self._groups is not None:
             self._groups.touch(slot)
-        for rollout in rollouts:
-            self._past.ungraded += is_ungraded(rollout)
-        first = rollouts[0]  # the seats of an episode are done together, or fail together
+        for outcome in outcomes:
+            self._past.ungraded += is_ungraded(outcome)
+        first = outcomes[0]  # the seats of an episode are done together, or fail together
         if first.done:
             self.ledger.mark_done(slot.number)
         else:

@@ -5,13 +5,13 @@ Where a group is judged as a whole, its rollouts are held back until it is: thei
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from windrow.engine.brakes import Brakes
-from windrow.engine.commits import Finished
+from windrow.engine.commits import Finished, is_pending
 from windrow.engine.control import Control
 from windrow.engine.freeze import copied_task
 from windrow.engine.progress import Progress
@@ -57,24 +57,21 @@ class Delivery:
         """Whether anybody looks at the rollouts themselves."""
         return self._listeners.on_commit is not None or self._groups is not None
 
-    def take(self, finished: Finished) -> bool:
-        """An attempt is durable: count it, if nothing else is to be done with it. False: it is to be told."""
+    def on_durable(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+        """Attempts are on disk. Count those that nobody waits for, and return the others: `deliver` counts them."""
         if self._groups is not None or any(self._listeners):
-            return False
-        for rollout in finished.rollouts:
-            if rollout.grade == "pending":
-                return False
-        self._count(finished)
-        return True
+            return batch
+        remaining = []
+        for finished in batch:
+            if is_pending(finished):
+                remaining.append(finished)
+            else:
+                self._count(finished)
+        return remaining
 
-    def _count(self, finished: Finished) -> None:
-        self._progress.count(finished.rollouts, settled=finished.settled)
-        if finished.settled:
-            self._brakes.settled(finished.rollouts[0], self._progress)
-
-    async def told(self, finished: Finished) -> None:
-        """An attempt is durable: count it, grade it, and give it out."""
-        slot, rollouts, settled = finished
+    async def deliver(self, finished: Finished) -> None:
+        """Count an attempt that is on disk, grade it, and give it out."""
+        slot, _, settled, rollouts = finished
         self._count(finished)
         graded = [await self._graded(rollout, slot) for rollout in rollouts]
         if settled and self._groups is not None:
@@ -90,6 +87,11 @@ class Delivery:
         for rollout in self._groups.rest() if self._groups is not None else ():
             if self._stage.judges_groups(rollout.env):
                 await self._give([rollout])
+
+    def _count(self, finished: Finished) -> None:
+        self._progress.count(finished.outcomes, settled=finished.settled)
+        if finished.settled:
+            self._brakes.settled(finished.outcomes[0], self._progress)
 
     async def _graded(self, rollout: Rollout, slot: Slot) -> Rollout:
         if rollout.grade != "pending" or self._control.cancelled:

@@ -60,6 +60,19 @@ def test_every_scenario_of_the_floor_and_windrow_writes_its_section_with_numbers
         assert all(math.isfinite(value) and value > 0 for cells in rows.values() for value in cells)
 
 
+def test_workers_are_measured_beside_one_process_with_what_their_parent_takes(tmp_path: Path) -> None:
+    out = tmp_path / "results.md"
+    bench(out, "workers")
+    rows = [
+        line.strip("| ").split(" | ") for line in out.read_text(encoding="utf-8").splitlines() if "|" in line
+    ]
+    header, _, one, two = rows
+    assert (one[0], two[0]) == ("1", "2")
+    of_parent = header.index("parent's CPU ms a rollout")
+    assert one[of_parent] == "–"
+    assert 0 <= float(two[of_parent]) < float(two[header.index("CPU ms a rollout")])
+
+
 def test_training_rows_are_measured_and_a_section_is_replaced_alone(tmp_path: Path) -> None:
     out = tmp_path / "results.md"
     kept = "## By hand\n\nKept as it is.\n"

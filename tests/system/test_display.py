@@ -117,6 +117,19 @@ def test_the_region_fits_the_terminal_and_ends_with_the_right_numbers(
     assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l"), "the cursor stayed hidden"
 
 
+def test_the_region_counts_what_workers_do(
+    on_terminal: Callable[..., Terminal], gate: threading.Event
+) -> None:
+    terminal = on_terminal("--workers", "2")
+    terminal.until(lambda: holding(terminal.shown, "24/40"), "the first tasks were done")
+    for text in ("4 running", "4 failed:", "chat 16"):
+        terminal.until_shown(text)
+    gate.set()
+    assert terminal.wait() == 1
+    for text in ("100%  40/40", "reward 0.556 (n 36)", "8 failed:  infra/http_503 8"):
+        assert holding(terminal.shown, text), f"no {text!r} in {terminal.shown}"
+
+
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_whatever_else_is_written_stands_above_the_region_whole(
     columns: int, on_terminal: Callable[..., Terminal], gate: threading.Event

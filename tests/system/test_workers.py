@@ -65,6 +65,10 @@ class Telling(Env):
     async def step(self, reply, results):
         return Step(done=True)
 
+class Failing(Telling):
+    async def step(self, reply, results):
+        raise ValueError(f"{KEY} was refused")
+
 def quoting(task, reply):
     return Score(1.0, evidence=f"it said {reply}")
 
@@ -140,6 +144,7 @@ def test_workers_collect_what_one_process_does_each_into_a_segment_of_its_own(ho
     assert segments(home.path / "two") == ["rollouts.w0.jsonl", "rollouts.w1.jsonl"]
     assert records(home.path / "two") == records(home.path / "one")
     assert lines_are_unique(home.path / "two")
+    assert {rollout.grade for rollout in home.rollouts(run=home.path / "two") if rollout.done} == {"graded"}
 
 
 def test_a_parent_that_is_killed_again_and_again_leaves_no_orphan_and_loses_and_doubles_nothing(
@@ -310,6 +315,45 @@ def test_what_an_environment_conceals_in_a_worker_is_in_no_verdict_of_the_parent
     files = [file.read_text() for file in home.run.rglob("*") if file.is_file()]
     assert not any("sk-0123456789" in text for text in (*files, ended.out, ended.err))
     assert any("it said the key is [redacted]" in text for text in files)
+
+
+def test_what_an_environment_conceals_in_a_worker_is_in_no_error_that_the_parent_shows(
+    project: Callable[..., Project],
+) -> None:
+    home = project()
+    home.module("telling", TELLING)
+    home.tasks({"prompt": f"what is {n}"} for n in range(4))
+    ended = home.collect("--workers", "2", "--env", "telling:Failing", "--retries", "0")
+    assert ended.code == 1, ended.err
+    assert "4 × env/ValueError, such as: [redacted] was refused" in ended.err
+    assert "sk-0123456789" not in ended.err
+
+
+def test_the_counts_of_workers_are_those_of_one_process(home: Project) -> None:
+    flags = ("-k", "4", "--seeds", "id", "--call-retries", "0", "--retries", "5", "--scorer", "number")
+    one = home.collect(*flags, "--out", "one")
+    two = home.collect(*flags, "--out", "two", "--workers", "2")
+    assert one.code == two.code == 1
+    assert counts(two) == counts(one)
+    assert any("× infra/http_503, such as:" in line for line in counts(one))
+    saved = [json.loads((home.path / run / "run.json").read_text())["counts"] for run in ("one", "two")]
+    assert saved[0] == saved[1]
+
+
+def counts(ended: Outcome) -> list[str]:
+    """What a command says at its end of how many were done, and what failed."""
+    said = ended.err.splitlines()
+    first = next(n for n, line in enumerate(said) if " done, " in line and " attempts " in line)
+    return sorted(said[first : next(n for n, line in enumerate(said) if line.startswith("run "))])
+
+
+def test_too_many_failures_in_workers_stop_the_run(project: Callable[..., Project]) -> None:
+    home = project(lambda body, n: (400, {}, {"error": {"message": "this one is not for me"}}))
+    home.tasks({"prompt": f"what is {n}"} for n in range(400))
+    stopped = home.collect("--workers", "2", "--max-failure-rate", "0.5", "--quiet")
+    assert stopped.code == 1
+    some = sum(1 for name in segments(home.run) for _ in home.lines(name))
+    assert 20 <= some < 400
 
 
 def test_a_budget_and_the_limit_of_an_environment_hold_over_all_workers(

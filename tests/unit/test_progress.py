@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from windrow.cli.live import pack
 from windrow.cli.main import main
 from windrow.cli.progress import MILESTONES, Display
 from windrow.engine.progress import Progress
+from windrow.policies import Completion, Request
+from windrow.policies.scripted import CallablePolicy
 
 pytestmark = pytest.mark.slow
 
@@ -101,9 +104,9 @@ async def test_a_grading_pass_over_earlier_rollouts_reports_its_progress(tmp_pat
 def test_a_frame_says_what_is_done_what_failed_and_what_is_left() -> None:
     clock = Clock()
     speed = Speed(clock)
-    clock.now += 10
     progress = Progress(planned=2000, settled=500, rewards=400, reward_sum=100.0, tokens=12_340, in_flight=8)
-    progress.phase = "running"
+    progress.phase, progress.running_since = "running", clock.now
+    clock.now += 10
     progress.failures = {"infra/http_503": 5, "env/ValueError": 95}
     progress.left = {"chat": 1400, "pkg:Other": 100, "pkg:Done": 0}
     now = frame(progress, speed)
@@ -140,7 +143,7 @@ def test_what_cannot_be_counted_is_named(progress: Progress, status: str) -> Non
 def test_speed_is_that_of_the_last_minute_and_in_the_end_that_of_all() -> None:
     clock = Clock()
     speed = Speed(clock)
-    progress = Progress(planned=10**6)
+    progress = Progress(planned=10**6, running_since=clock.now)
     for _ in range(600):  # ten minutes at 10 a second
         clock.now += 1
         progress.settled += 10
@@ -151,9 +154,49 @@ def test_speed_is_that_of_the_last_minute_and_in_the_end_that_of_all() -> None:
         progress.tokens += 5
         rates = speed.rates(progress)
     assert rates == pytest.approx((1.0, 5.0))
-    speed.stop()
+    progress.running_until = clock.now
     clock.now += 1000  # what comes after the work is not counted
     assert speed.rates(progress) == pytest.approx((6200 / 800, 1000 / 800))
+
+
+def test_what_comes_before_the_rollouts_is_not_in_their_speed() -> None:
+    clock = Clock()
+    speed = Speed(clock)
+    progress = Progress(planned=100, phase="serving")
+    clock.now += 600
+    assert speed.rates(progress) == (0.0, 0.0)
+    progress.running_since = clock.now
+    clock.now += 2
+    progress.settled, progress.tokens = 10, 50
+    assert speed.rates(progress) == (5.0, 25.0)
+
+
+class SlowToOpen(CallablePolicy):
+    """Notes the times at which it was open, was asked first, and had answered last."""
+
+    opened = asked = answered = 0.0
+
+    async def open(self) -> None:
+        await asyncio.sleep(0.05)
+        self.opened = time.monotonic()
+
+    async def complete(self, request: Request) -> Completion:
+        self.asked = self.asked or time.monotonic()
+        completion = await super().complete(request)
+        self.answered = time.monotonic()
+        return completion
+
+
+async def test_rollouts_run_from_when_the_policy_is_open_until_the_last_is_delivered(tmp_path: Path) -> None:
+    policy = SlowToOpen(lambda request: "42", name="test")
+    seen: list[Progress] = []
+    await collected(ROWS[:5], policy=policy, out=str(tmp_path / "run"), on_progress=seen.append)
+    ended = time.monotonic()
+    progress = seen[-1]
+    assert progress.running_since is not None
+    assert progress.running_until is not None
+    assert policy.opened <= progress.running_since <= policy.asked
+    assert policy.answered <= progress.running_until <= ended
 
 
 def test_hundred_percent_means_all() -> None:

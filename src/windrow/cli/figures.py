@@ -36,21 +36,23 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Speed:
-    """Rollouts and tokens a second: over the last minute, and once stopped over the whole time."""
+    """Rollouts and tokens a second: over the last minute, and once none runs any more over all the time that they ran.
+
+    What comes before and after them (services, the policy, grading, metrics) does not count.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._started = clock()
-        self._stopped: float | None = None
-        self._samples = deque([(self._started, 0, 0)], maxlen=WINDOW_SAMPLES)
-
-    def stop(self) -> None:
-        self._stopped = self._stopped or self._clock()
+        self._samples: deque[tuple[float, int, int]] = deque(maxlen=WINDOW_SAMPLES)
 
     def rates(self, progress: Progress) -> tuple[float, float]:
-        if self._stopped is not None:
-            seconds = max(self._stopped - self._started, 1e-3)
+        if progress.running_since is None:
+            return 0.0, 0.0
+        if progress.running_until is not None:
+            seconds = max(progress.running_until - progress.running_since, 1e-3)
             return progress.settled / seconds, progress.tokens / seconds
+        if not self._samples:
+            self._samples.append((progress.running_since, 0, 0))
         now = self._clock()
         then, settled, tokens = self._samples[0]
         seconds = max(now - then, 1e-3)

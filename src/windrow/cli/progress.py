@@ -62,7 +62,6 @@ class Display:
     def start(self, collection: Collection) -> None:
         """From here on the collection's progress is shown."""
         self.status(None)
-        self._speed = Speed()
         self._collection = collection
 
     @property
@@ -71,7 +70,7 @@ class Display:
 
     @property
     def wants_progress(self) -> bool:
-        """Whether it must be told of progress; a live region looks by itself."""
+        """Whether `on_progress` is to be called; a live region reads the collection's progress by itself."""
         return not self._quiet and self._region is None
 
     def on_commit(self, rollout: Rollout) -> None:
@@ -84,10 +83,7 @@ class Display:
             self.say("nobody reads standard output any more; the run goes on without it")
 
     def on_progress(self, progress: Progress) -> None:
-        if progress.phase == "serving":
-            self._speed = Speed()  # the wait for services is not the rollouts'
-        if self._quiet or self._region is not None:
-            return
+        """Print a line where a milestone is reached."""
         if progress.phase == "serving":
             self.status(_line(frame(progress, self._speed)) if progress.waiting_for else None)
             return
@@ -130,15 +126,12 @@ class Display:
     def _frame(self) -> Frame:
         if self._collection is None or self._status is not None:
             return Frame(status=self._status or "")
-        if self._collection.progress.phase == "aggregating":
-            self._speed.stop()
         return frame(self._collection.progress, self._speed)
 
     def _last_frame(self) -> Frame | None:
         """What is left standing: nothing, if nothing was run."""
         if self._collection is None or not self._collection.progress.attempts:
             return None
-        self._speed.stop()
         return work_frame(self._collection.progress, self._speed)
 
     def _passes_milestone(self, phase: str, share: int) -> bool:

@@ -5,45 +5,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from windrow.construct import Recipe
-from windrow.records import Reason, Rollout
+from windrow.records import OPPONENT, ErrorRecord, Grade, Reason, Rollout, Status, Task, Usage, is_done
 from windrow.tasks.plan import Slot, recorded_task
 
 LENGTH_BYTES = 8
 READ_BYTES = 1 << 20
 
 
-def leased(slot: Slot) -> Slot:
-    """A slot as it travels: the row that its record carries is left out, since it is the task's own."""
-    return msgspec.structs.replace(slot, recorded_task=msgspec.structs.replace(slot.task, data=None))
-
-
-def arrived(slot: Slot) -> Slot:
-    """A slot that has travelled, whole again."""
-    return msgspec.structs.replace(slot, recorded_task=recorded_task(slot.task))
-
-
 # -- to a worker
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """The first message. `whole`: the parent wants the rollouts themselves, not only what they came to."""
+    """The first message. `wants_rollouts`: the parent needs the rollouts themselves, not only their outcomes."""
 
     recipe: Recipe
     run: str
     writer: str
     lock: bool
     concurrency: int
-    whole: bool
+    wants_rollouts: bool
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """Slots of one task, whose row is sent once. `attempts` are (number, sample, attempt, id, seed)."""
+
+    task: Task
+    group: str
+    attempts: list[tuple[int, int, int, str, int]]
+
+    def slots(self) -> Iterator[Slot]:
+        recorded = recorded_task(self.task)
+        for number, sample, attempt, id, seed in self.attempts:
+            yield Slot(
+                number=number,
+                id=id,
+                attempt=attempt,
+                group=self.group,
+                sample=sample,
+                seed=seed,
+                task=self.task,
+                recorded_task=recorded,
+            )
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    slots: list[Slot]
+    leases: list[Lease]
+
+    @staticmethod
+    def of(slots: Iterable[Slot]) -> Run:
+        """The order to run slots, those of a task one after the other."""
+        leases = []
+        for group, found in groupby(slots, key=lambda slot: slot.group):
+            members = list(found)
+            attempts = [(slot.number, slot.sample, slot.attempt, slot.id, slot.seed) for slot in members]
+            leases.append(Lease(members[0].task, group, attempts))
+        return Run(leases)
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
@@ -61,12 +84,40 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Its world is open, and its segment is its own."""
 
 
-class Durable(msgspec.Struct, frozen=True, tag="durable"):
-    """An attempt is on disk, all its seats."""
+class SeatOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What of a rollout is counted: an `Outcome`."""
+
+    agent: str
+    status: Status
+    reason: Reason | None
+    error: ErrorRecord | None
+    grade: Grade
+    reward: float | None
+    usage: Usage
+
+    @property
+    def done(self) -> bool:
+        return is_done(self.status, self.reason)
+
+    @property
+    def opponent(self) -> bool:
+        return self.agent == OPPONENT
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """An attempt that is on disk, all its seats. `rollouts` are its records where the parent needs them, else none."""
 
     number: int
+    attempt: int
     settled: bool
-    rollouts: tuple[Rollout, ...]
+    seats: tuple[SeatOutcome, ...]
+    rollouts: tuple[Rollout, ...] = ()
+
+
+class Durable(msgspec.Struct, frozen=True, tag="durable"):
+    """The attempts of one commit, or one of them with its rollouts."""
+
+    attempts: list[Attempt]
 
 
 class Warned(msgspec.Struct, frozen=True, tag="warned"):

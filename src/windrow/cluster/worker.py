@@ -12,12 +12,13 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from windrow.cluster.messages import (
+    Attempt,
     Cancel,
     Channel,
     Durable,
@@ -26,13 +27,13 @@ from windrow.cluster.messages import (
     Order,
     Ready,
     Run,
+    SeatOutcome,
     Start,
     Warned,
-    arrived,
     open_channel,
 )
 from windrow.construct import world_of
-from windrow.engine.commits import Finished
+from windrow.engine.commits import Finished, is_pending
 from windrow.engine.control import Control
 from windrow.engine.descriptors import make_room
 from windrow.engine.guard import watch_with
@@ -123,8 +124,8 @@ class _Worker:
                 retries=self._start.recipe.run.retries,
                 progress=Progress(planned=0),
                 control=self._control,
-                counted=lambda finished: None,
-                told=self._tell,
+                on_durable=self._report,
+                deliver=self._send,
             )
             await scheduler.run(Waiting(self._next), until=self._finish)
         except asyncio.CancelledError:
@@ -139,7 +140,8 @@ class _Worker:
     async def _listen(self, orders: AsyncIterator[Order]) -> None:
         async for order in orders:
             if isinstance(order, Run):
-                self._inbox += map(arrived, order.slots)
+                for lease in order.leases:
+                    self._inbox += lease.slots()
                 self._pace.grown()
                 continue
             self._inbox.clear()
@@ -150,12 +152,37 @@ class _Worker:
                 self._control.stop()
         os._exit(1)  # the parent is gone, and with it whoever would be told
 
-    async def _tell(self, finished: Finished) -> None:
-        told = finished.rollouts
-        if not self._start.whole:
-            told = tuple(rollout if rollout.grade == "pending" else _counts(rollout) for rollout in told)
-        told = tuple(self._without_secrets(rollout) for rollout in told)
-        await self._channel.send(Durable(finished.slot.number, finished.settled, told))
+    def _report(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+        """Report a commit in one message, but for the attempts whose rollouts the parent needs: `_send` sends these."""
+        if self._start.wants_rollouts:
+            return batch
+        counted = [self._attempt(finished) for finished in batch if not is_pending(finished)]
+        if counted:
+            self._channel.post(Durable(counted))
+        return [finished for finished in batch if is_pending(finished)]
+
+    async def _send(self, finished: Finished) -> None:
+        rollouts = tuple(map(self._without_secrets, finished.rollouts))
+        await self._channel.send(Durable([self._attempt(finished, rollouts)]))
+
+    def _attempt(self, finished: Finished, rollouts: tuple[Rollout, ...] = ()) -> Attempt:
+        slot, _, settled, seats = finished
+        return Attempt(slot.number, slot.attempt, settled, tuple(map(self._seat, seats)), rollouts)
+
+    def _seat(self, rollout: Rollout) -> SeatOutcome:
+        error = rollout.error
+        if error is not None:
+            kind, message = self._redactor.text(error.kind), self._redactor.text(error.message)
+            error = msgspec.structs.replace(error, kind=kind, message=message, traceback=None)
+        return SeatOutcome(
+            rollout.agent,
+            rollout.status,
+            rollout.reason,
+            error,
+            rollout.grade,
+            rollout.reward,
+            rollout.usage,
+        )
 
     def _without_secrets(self, rollout: Rollout) -> Rollout:
         """As it stands in the log: the parent does not know what environments have concealed here."""
@@ -165,11 +192,3 @@ class _Worker:
 
     def _warn(self, message: str) -> None:
         self._channel.post(Warned(self._redactor.text(message)))
-
-
-def _counts(rollout: Rollout) -> Rollout:
-    """What of a rollout is counted: without what was said in it."""
-    task = msgspec.structs.replace(rollout.task, data=None)
-    return msgspec.structs.replace(
-        rollout, task=task, tools=(), messages=(), turns=(), state=None, scores={}, metrics={}
-    )

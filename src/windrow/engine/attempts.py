@@ -12,7 +12,7 @@ from windrow.tasks.plan import Slot
 
 async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
     """The rollouts of one attempt, one a seat. Cancellation is raised with them in `Interrupted`."""
-    brief = world.brief(slot.task)
-    if issubclass(brief.cast.env, Match):
-        return await play_match(slot, world, brief.cast)
-    return (await play_episode(slot, world, brief),)
+    setup = world.setup_of(slot.task)
+    if issubclass(setup.cast.env, Match):
+        return await play_match(slot, world, setup.cast)
+    return (await play_episode(slot, world, setup),)

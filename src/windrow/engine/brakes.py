@@ -11,8 +11,9 @@ import asyncio
 
 from windrow.config import BudgetConfig
 from windrow.engine.control import Control
+from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
-from windrow.records import Rollout, Usage
+from windrow.records import Usage
 
 JUDGED_FROM = 20  # settled rollouts; fewer say little of a rate
 
@@ -39,11 +40,11 @@ class Brakes:
         if self._timer is not None:
             self._timer.cancel()
 
-    def spent(self, rollout: Rollout) -> None:
+    def spent(self, outcome: Outcome) -> None:
         """An attempt has ended."""
-        self.paid(rollout.usage)
-        if rollout.error is not None and rollout.error.kind == "outage":
-            self._control.stop(rollout.error.message)
+        self.paid(outcome.usage)
+        if outcome.error is not None and outcome.error.kind == "outage":
+            self._control.stop(outcome.error.message)
 
     def paid(self, usage: Usage) -> None:
         """What a call of a judge took, or an attempt."""
@@ -57,9 +58,9 @@ class Brakes:
                 f"the budget of {budget.cost:,g} is used up ({self._cost:,.4g} so far)", "budget"
             )
 
-    def settled(self, rollout: Rollout, progress: Progress) -> None:
+    def settled(self, outcome: Outcome, progress: Progress) -> None:
         """A slot is settled for this call, and counted in `progress`."""
-        self._failed += rollout.status == "failed"
+        self._failed += outcome.status == "failed"
         most = self._max_failure_rate
         if most is None or progress.settled < min(JUDGED_FROM, progress.planned):
             return

@@ -17,7 +17,7 @@ from windrow.engine.freeze import Freezer, number
 from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
-from windrow.engine.world import Brief, Cast, NoJudge, Verdict, World
+from windrow.engine.world import Cast, NoJudge, TaskSetup, Verdict, World
 from windrow.envs import BaseEnv, Env, Episode
 from windrow.errors import EnvError, InfraError, ScorerError, error_record
 from windrow.records import Owner, RecordedScore, Rollout, Score
@@ -34,16 +34,16 @@ _NOTHING = nullcontext()
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
-async def play_episode(slot: Slot, world: World, brief: Brief) -> Rollout:
+async def play_episode(slot: Slot, world: World, setup: TaskSetup) -> Rollout:
     """The rollout of one attempt. Cancellation ends it too, and is then raised with the record in `Interrupted`."""
-    cast = brief.cast
+    cast = setup.cast
     recorder = Recorder(
         slot,
         env=cast.env_name,
         agent=cast.agent_name,
-        policy=brief.policy,
+        policy=setup.policy,
         grading=world.grading,
-        capture=brief.capture,
+        capture=setup.capture,
     )
     try:
         await run_episode(slot, world, cast, recorder)

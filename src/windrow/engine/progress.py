@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from windrow.records import OPPONENT, Rollout
+from windrow.engine.outcome import Outcome
+from windrow.records import OPPONENT
 
 Phase = Literal["serving", "opening", "grading", "running", "aggregating", "tracking"]
 
@@ -16,7 +18,8 @@ class Progress(msgspec.Struct):
     """Counts of this call: what was to be done, what is committed, what is running.
 
     `failures` counts attempts by the owner/kind of their error, `left` what of `planned` is not settled by agent;
-    `graded` of `to_grade` rollouts of earlier calls are judged. `phase` says what is being done now.
+    `graded` of `to_grade` rollouts of earlier calls are judged. `phase` says what is being done now; rollouts run from
+    `running_since` to `running_until` (of the monotonic clock).
     """
 
     planned: int
@@ -34,41 +37,51 @@ class Progress(msgspec.Struct):
     to_grade: int = 0
     graded: int = 0
     phase: Phase = "opening"
+    running_since: float | None = None
+    running_until: float | None = None
     waiting_for: tuple[str, ...] = ()  # services that are not up yet
 
-    def count(self, rollouts: Sequence[Rollout], *, settled: bool) -> None:
+    def run(self) -> None:
+        """Rollouts may run from now on."""
+        self.phase, self.running_since = "running", time.monotonic()
+
+    def end(self) -> None:
+        """No rollout runs any more."""
+        self.running_until = time.monotonic()
+
+    def count(self, outcomes: Sequence[Outcome], *, settled: bool) -> None:
         """An attempt is committed. It is counted once, however many seats it has; what they cost and got, for each."""
-        first = rollouts[0]
+        first = outcomes[0]
         if first.agent == OPPONENT:
-            first = next((rollout for rollout in rollouts if not rollout.opponent), first)
+            first = next((outcome for outcome in outcomes if not outcome.opponent), first)
         self.attempts += 1
         self.settled += settled
         self.failed += first.status == "failed"
         self.cancelled += first.status == "cancelled"
         if settled and first.agent in self.left:
             self.left[first.agent] -= 1
-        for rollout in rollouts:
-            self.tokens += rollout.usage.completion_tokens
+        for outcome in outcomes:
+            self.tokens += outcome.usage.completion_tokens
             if first.status != "failed":
-                self.judge(rollout)
+                self.judge(outcome)
         if first.status == "failed":
-            self.judge(cause_of(rollouts))
+            self.judge(cause_of(outcomes))
 
-    def judge(self, rollout: Rollout) -> None:
+    def judge(self, outcome: Outcome) -> None:
         """Count a verdict, or what stood in its way; what is pending is counted once it is graded."""
-        if rollout.grade == "pending":
+        if outcome.grade == "pending":
             return
-        if rollout.error is not None:
-            kind = f"{rollout.error.owner}/{rollout.error.kind}"
+        if outcome.error is not None:
+            kind = f"{outcome.error.owner}/{outcome.error.kind}"
             self.failures[kind] = self.failures.get(kind, 0) + 1
-            self.examples.setdefault(kind, rollout.error.message)
-        if rollout.reward is not None and not rollout.opponent:
+            self.examples.setdefault(kind, outcome.error.message)
+        if outcome.reward is not None and not outcome.opponent:
             self.rewards += 1
-            self.reward_sum += rollout.reward
+            self.reward_sum += outcome.reward
 
 
-def cause_of(rollouts: Sequence[Rollout]) -> Rollout:
+def cause_of(outcomes: Sequence[Outcome]) -> Outcome:
     """Of the seats of a failed episode the one that failed it."""
     return next(
-        (rollout for rollout in rollouts if rollout.error and rollout.error.kind != "seat"), rollouts[0]
+        (outcome for outcome in outcomes if outcome.error and outcome.error.kind != "seat"), outcomes[0]
     )

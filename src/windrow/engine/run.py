@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from windrow.engine.attempts import attempt
-from windrow.engine.commits import Commits, Counted, Finished, Taken, Told, nothing
+from windrow.engine.commits import Commits, Deliver, Deliveries, Finished, OnDurable
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
 from windrow.engine.pace import Pace
@@ -28,7 +28,8 @@ COMMITS_WAITING = 4
 
 
 class Scheduler:
-    """Runs slots. `counted` is called after each commit; `told` is awaited after it, before its place is freed."""
+    """Runs slots. `on_durable` is called with each batch that is committed; `deliver` is awaited for each attempt that it
+    returns."""
 
     def __init__(
         self,
@@ -39,9 +40,8 @@ class Scheduler:
         retries: int,
         progress: Progress,
         control: Control,
-        counted: Counted,
-        told: Told,
-        taken: Taken = nothing,
+        on_durable: OnDurable,
+        deliver: Deliver,
         spent: Callable[[Rollout], None] = lambda rollout: None,
         gate: asyncio.Semaphore | None = None,
     ) -> None:
@@ -59,9 +59,8 @@ class Scheduler:
         self._running = 0
         if pace.adaptive:
             world.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
-        self._commits = Commits(
-            sink, control, room=COMMITS_WAITING * pace.most, counted=counted, told=told, taken=taken
-        )
+        self._deliveries = Deliveries(deliver, control, room=COMMITS_WAITING * pace.most)
+        self._commits = Commits(sink, self._deliveries, on_durable)
 
     async def run(self, waiting: Waiting, until: asyncio.Event | None = None) -> None:
         """Return when every slot is committed, or, after a stop, when what was running is.
@@ -71,7 +70,7 @@ class Scheduler:
         try:
             async with asyncio.TaskGroup() as commits:
                 commits.create_task(self._commits.write())
-                commits.create_task(self._commits.tell())
+                commits.create_task(self._deliveries.run())
                 async with asyncio.TaskGroup() as episodes:
                     self._pace.grown = lambda: self._fill(episodes, waiting)
                     self._fill(episodes, waiting)
@@ -111,7 +110,7 @@ class Scheduler:
             for rollout in rollouts:
                 self._spent(rollout)
             again = is_retryable(rollouts) and tries < self._retries and not self._control.stopping
-            await self._commits.put(Finished(slot, rollouts, not again))
+            await self._commits.put(Finished(slot, rollouts, not again, rollouts))
             if not again:
                 return
             tries += 1

@@ -47,7 +47,7 @@ class EpisodeSession:
         self._model = opponent or world.player
         self._env = env
         self._world = world
-        self._limits = world.brief(slot.task).limits
+        self._limits = world.setup_of(slot.task).limits
         self._recorder = recorder
         self._run_tools = run_tools
         self._offer = _NO_OFFER

@@ -120,8 +120,8 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     before_commit: tuple[Scorer, ...]  # those of them whose verdict is in the rollout's own line
 
 
-class Brief(msgspec.Struct, frozen=True, kw_only=True):
-    """What all attempts at a task share."""
+class TaskSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What all attempts at a task have in common."""
 
     cast: Cast
     policy: PolicyRecord
@@ -205,21 +205,23 @@ class World:
         self._seeds = seeds
         self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
         self._casts: dict[tuple[str | None, str | None, str | None], Cast] = {}
-        self._briefed: tuple[Task | None, Brief | None] = (None, None)
+        self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
 
-    def brief(self, task: Task) -> Brief:
-        """What is the same for every attempt at this task; its samples come one after another."""
-        known, brief = self._briefed
-        if known is not task or brief is None:
+    def setup_of(self, task: Task) -> TaskSetup:
+        """Made once a task as a rule: the samples of a task start one after another."""
+        last, setup = self._last_setup
+        if last is not task or setup is None:
             cast = self.cast(task)
-            policy = PolicyRecord(
-                model=self.policy.model, sampling=self.sampling(task), fingerprint=self.behaviour
+            setup = TaskSetup(
+                cast=cast,
+                policy=PolicyRecord(
+                    model=self.policy.model, sampling=self.sampling(task), fingerprint=self.behaviour
+                ),
+                limits=self.limits_of(task),
+                capture=self.capture(cast.env),
             )
-            brief = Brief(
-                cast=cast, policy=policy, limits=self.limits_of(task), capture=self.capture(cast.env)
-            )
-            self._briefed = task, brief
-        return brief
+            self._last_setup = task, setup
+        return setup
 
     def cast(self, task: Task) -> Cast:
         row = task.data or {}

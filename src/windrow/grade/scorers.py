@@ -9,7 +9,6 @@ takes a group instead: `(group) -> {(id, attempt): float | Score | None}`. One t
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -60,6 +59,7 @@ class AnswerScorer(BaseScorer):
     def __init__(self, name: str, judge: Judge, weight: float, settings: Mapping[str, Json]) -> None:
         super().__init__(name, weight, settings)
         self._judge = judge
+        self._format_name = f"{name}.format"
         self._format_weight = float(settings.get(FORMAT_WEIGHT, 0.0))
 
     async def judge(self, episode: Episode, ctx: ScoreContext) -> Verdict:
@@ -67,13 +67,13 @@ class AnswerScorer(BaseScorer):
         if answer is None:
             raise ScorerError(f"scorer {self.name!r} needs an 'answer' in the task row", retryable=False)
         judged = self._judge(episode.reply, answer, self.settings)
-        found = await judged if inspect.isawaitable(judged) else judged
+        found = judged if isinstance(judged, answers.Judged) else await judged
         evidence = {"answer": _short(found.said)} if found.reads else None
         scores = {
             self.name: RecordedScore(
                 value=float(found.correct), weight=self.weight, evidence=evidence, scorer=self.name
             ),
-            f"{self.name}.format": RecordedScore(
+            self._format_name: RecordedScore(
                 value=float(found.formed), weight=self._format_weight, scorer=self.name
             ),
         }

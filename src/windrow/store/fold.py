@@ -8,7 +8,7 @@ said that it does not apply is not missing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -26,9 +26,15 @@ from windrow.records import (
     Turn,
     reward_of,
 )
-from windrow.store.heads import Head
 
 GRADABLE = ("completed", "truncated")
+
+
+class Graded(Protocol):
+    """A rollout, or as much of it as says how it was graded."""
+
+    @property
+    def grade(self) -> str: ...
 
 
 class _TurnReward(msgspec.Struct, gc=False):
@@ -121,7 +127,7 @@ def _taught(turns: Sequence[Turn], found: Mapping[int, TeacherTokens]) -> tuple[
     return tuple(taught)
 
 
-def is_ungraded(rollout: Rollout | Head) -> bool:
+def is_ungraded(rollout: Graded) -> bool:
     """Whether a verdict is still to come, by the rollout or by its line alone."""
     return rollout.grade in ("pending", "failed")
 

@@ -1,0 +1,103 @@
+"""A worker's process, seen from its parent: its socket, the slots that are leased to it, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from windrow.cluster.messages import Cancel, Channel, Finish, Report, Run, Start, open_channel
+from windrow.tasks.plan import Slot
+
+AHEAD = 8  # at least one in so many of a worker's episodes is leased ahead, so that it does not wait
+LEAVE_S = 5.0  # for a worker that is done
+# What is importable here is importable there. Not by PYTHONPATH: what an environment starts would inherit that.
+BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from windrow.cluster.worker import main; main()"
+
+
+class WorkerProcess:
+    """One process, seen from its parent."""
+
+    def __init__(self, name: str, share: int) -> None:
+        self.name = name
+        self.share = share
+        self.leased: dict[int, Slot] = {}
+        self.running = 0
+        self.reported = 0  # attempts in its last report
+        self.ready = self.ended = self.left = self.cancelled = False
+        self._channel: Channel[Report] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def room(self) -> int:
+        """How many more slots it may have. What has ended and is not reported yet is made up for: a commit is being
+        written, and the next one gathers."""
+        ahead = min(max(self.share // AHEAD, 2 * self.reported), self.share)
+        return self.share + ahead - len(self.leased)
+
+    async def start(self, start: Start) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-c", BEGIN, str(theirs.fileno()), str(os.getpid()), *sys.path),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C on the terminal is for the parent
+            )
+        self._watch = asyncio.create_task(self._hang_up(self._process, ours))
+        self._channel = await open_channel(ours, Report)
+        self._channel.post(msgspec.structs.replace(start, writer=self.name, concurrency=self.share))
+
+    @staticmethod
+    async def _hang_up(process: asyncio.subprocess.Process, end: socket.socket) -> None:
+        """When the process is gone, nothing more comes, though a child of an environment may hold its socket."""
+        await process.wait()
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RD)
+
+    def reports(self) -> AsyncIterator[Report]:
+        """What it says, until it is gone."""
+        assert self._channel is not None
+        return self._channel.receive()
+
+    def lease(self, slots: Sequence[Slot]) -> None:
+        if slots:
+            self.leased.update((slot.number, slot) for slot in slots)
+            self.order(Run.of(slots))
+
+    def order(self, order: Run | Finish | Cancel) -> None:
+        self.left = self.left or not isinstance(order, Run)
+        if self._channel is not None:
+            self.cancelled = self.cancelled or isinstance(order, Cancel)
+            self._channel.post(order)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def exit_code(self) -> int:
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """See the process out; one that does not leave by itself is killed."""
+        if self._channel is not None:
+            await self._channel.close()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._process is None or self._process.returncode is not None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S if self.ended else 0):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
