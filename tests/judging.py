@@ -87,8 +87,8 @@ class _Kept:
     def __init__(self) -> None:
         self.gradings: list[Grading] = []
 
-    async def commit(self, grading: Grading) -> None:
-        self.gradings.append(grading)
+    async def commit(self, gradings: Sequence[Grading]) -> None:
+        self.gradings += gradings
 
 
 async def grade_group(

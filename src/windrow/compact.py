@@ -41,20 +41,26 @@ class Index:
 
     def set(self, name: Hashable, number: int) -> None:
         """`number` is not negative."""
+        self.exchange(name, number)
+
+    def exchange(self, name: Hashable, number: int) -> int | None:
+        """Set the number of a name; the one that it had before."""
         if self._count >= self._most:
             self._grow()
-        if self._put(hash(name), number + 1):
-            self._count += 1
+        before = self._put(hash(name), number + 1)
+        if before:
+            return before - 1
+        self._count += 1
+        return None
 
-    def _put(self, wanted: int, number: int) -> bool:
-        """Whether the name is new."""
+    def _put(self, wanted: int, number: int) -> int:
+        """What stood there before; 0: nothing."""
         hashes, numbers, mask = self._hashes, self._numbers, self._mask
         place = wanted & mask
-        while numbers[place] and hashes[place] != wanted:
+        while (before := numbers[place]) and hashes[place] != wanted:
             place = (place + 1) & mask
-        new = not numbers[place]
         hashes[place], numbers[place] = wanted, number
-        return new
+        return before
 
     def _make_room(self, size: int) -> None:
         self._mask = size - 1

@@ -38,7 +38,7 @@ Grouped = Callable[[RolloutGroup], Awaitable[None]]
 class Nowhere:
     """The log of gradings that are not stored."""
 
-    async def commit(self, grading: Grading) -> None:
+    async def commit(self, gradings: Sequence[Grading]) -> None:
         return None
 
 

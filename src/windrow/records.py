@@ -10,7 +10,7 @@ other field is always written. Readers ignore fields they do not know, so that f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -410,8 +410,15 @@ def is_done(status: str, reason: str | None) -> bool:
     return status in ("completed", "truncated") or reason in ("surplus", "stale")
 
 
+class Rewarded(Protocol):
+    """A turn, or the part of one that a reward is made of."""
+
+    @property
+    def reward(self) -> float | None: ...
+
+
 def reward_of(
-    status: str, grade: Grade, scores: Mapping[str, RecordedScore], turns: Sequence[Turn]
+    status: str, grade: Grade, scores: Mapping[str, RecordedScore], turns: Sequence[Rewarded]
 ) -> float | None:
     """Σ weight·value over the scores plus Σ turn rewards; None unless the attempt ended well and is graded."""
     if grade != "graded" or status not in ("completed", "truncated"):

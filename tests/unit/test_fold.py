@@ -9,9 +9,9 @@ import pytest
 
 from tests.stores import FAILED, GRADING, judge, make_grading, make_rollout, write_run
 from tests.stores import collect as collect_run
-from windrow.records import ErrorRecord, RecordedScore, Rollout
+from windrow.records import ErrorRecord, RecordedScore, Rollout, encode
 from windrow.store.directory import Fingerprint
-from windrow.store.fold import expected_scorers, fold, missing_scorers
+from windrow.store.fold import decode_judged, expected_scorers, fold, missing_scorers
 from windrow.store.read import load
 
 OWN = {"score": RecordedScore(value=0.5, weight=2.0)}
@@ -22,7 +22,12 @@ PENDING = make_rollout(grade="pending")
 def folded(
     rollout: Rollout, *gradings: Any, active: str | None = GRADING.hash, expected: Any = ("judge",)
 ) -> Rollout:
-    return fold(rollout, gradings, active=active, expected=expected)
+    """The rollout as it counts; the part of its line that statistics decode must say the same."""
+    found = fold(rollout, gradings, active=active, expected=expected)
+    part = fold(decode_judged(encode(rollout)), gradings, active=active, expected=expected)
+    for field in ("grade", "grading", "reward", "scores", "metrics", "error"):
+        assert getattr(part, field) == getattr(found, field)
+    return found
 
 
 def verdict(rollout: Rollout) -> tuple[str, float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ import pytest
 
 import windrow
 from tests.collecting import answering, collected
+from tests.commands import PATIENCE_S
 from windrow import Env, Message, Observation, RolloutGroup, Step, Task
 from windrow.cli.main import main
 from windrow.config import ScorerConfig
 from windrow.engine.control import Control
 from windrow.errors import UsageError
 from windrow.policies import Request
+from windrow.records import Grading
 from windrow.rescoring import RescoreProgress, generations, use_generation
+from windrow.store.directory import GradingSink
 from windrow.tools import ToolResult
 
 pytestmark = pytest.mark.slow
@@ -336,7 +339,7 @@ async def test_a_run_whose_own_scorers_cannot_be_found_says_how_to_name_them(tmp
 async def test_as_many_groups_are_in_memory_as_have_their_members_side_by_side(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.rescoring.run.AT_A_TIME", 4)
+    monkeypatch.setattr("windrow.rescoring.judging.AT_A_TIME", 4)
     there: set[str] = set()
     most = 0
 
@@ -384,3 +387,110 @@ async def test_in_place_only_what_is_chosen_is_judged_again_and_of_a_failure_onl
     await windrow.rescore(run, scorers=scorers, where="sample=1")
     assert sorted(judged) == ["moody", "steady"]
     assert sorted(map(float, filter(None, rewards(run)))) == [1.5, 1.5, 2.5]
+
+
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many gradings each write to scores.jsonl has, from now on."""
+    found: list[int] = []
+    commit = GradingSink.commit
+
+    async def noted(sink: GradingSink, made: Sequence[Grading]) -> None:
+        found.append(len(made))
+        await commit(sink, made)
+
+    monkeypatch.setattr(GradingSink, "commit", noted)
+    return found
+
+
+async def test_verdicts_that_took_no_wait_share_writes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windrow.rescoring.judging.AT_A_TIME", 5)
+    sizes = commits(monkeypatch)
+    await windrow.rescore(run, scorers=["exact"])
+    assert (sizes, len(gradings(run)), rewards(run)) == ([5, 5, 2], 12, [1.0] * 12)
+
+
+async def test_a_verdict_is_counted_once_it_is_on_disk(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windrow.rescoring.judging.AT_A_TIME", 5)
+    seen: list[int] = []
+
+    def look(progress: RescoreProgress) -> None:
+        assert progress.judged <= len(gradings(run))
+        seen.append(progress.judged)
+
+    await windrow.rescore(run, scorers=["exact"], on_progress=look)
+    assert (seen[0], seen[-1]) == (0, 12)
+
+
+async def test_as_many_scorers_wait_side_by_side_as_may(run: Path) -> None:
+    met = asyncio.Barrier(12)
+
+    async def patient(task: Task, reply: str) -> float:
+        async with asyncio.timeout(PATIENCE_S):
+            await met.wait()
+        return 0.5
+
+    found = await windrow.rescore(run, scorers=[patient])
+    assert (found.failed, rewards(run)) == (0, [0.5] * 12)
+
+
+async def test_a_verdict_that_took_a_wait_is_on_disk_while_others_are_waited_for(run: Path) -> None:
+    others_judged = asyncio.Event()
+
+    def look(progress: RescoreProgress) -> None:
+        if progress.judged == 10:
+            others_judged.set()
+
+    async def last_of_all(task: Task, reply: str) -> float:
+        await asyncio.sleep(0)
+        if task.key == "t0":
+            async with asyncio.timeout(PATIENCE_S):
+                await others_judged.wait()
+            assert len(gradings(run)) >= 10
+        return 0.5
+
+    found = await windrow.rescore(run, scorers=[last_of_all], on_progress=look, score_timeout=PATIENCE_S)
+    assert (found.failed, len(gradings(run))) == (0, 12)
+
+
+async def test_what_was_judged_before_a_cancellation_is_on_disk_and_is_not_judged_again(run: Path) -> None:
+    judged: list[str] = []
+    control = Control()
+    hangs = True
+
+    async def mine(task: Task, reply: str) -> float:
+        if hangs and len(judged) == 5:
+            control.cancel()
+            await asyncio.Event().wait()
+        judged.append(task.key)
+        return 0.25
+
+    mine.version = 1  # type: ignore[attr-defined]
+    cut = await windrow.rescore(run, scorers=[mine], control=control)
+    assert (cut.active, len(gradings(run)), rewards(run)) == (False, 5, [1.0] * 12)
+    hangs = False
+    found = await windrow.rescore(run, scorers=[mine])
+    assert (found.judged, len(judged), rewards(run)) == (7, 12, [0.25] * 12)
+
+
+async def test_what_a_scorer_spoils_the_next_one_does_not_see(run: Path) -> None:
+    async def spoiler(task: Task, reply: str) -> float:
+        assert task.data is not None
+        task.data["answer"] = "spoilt"
+        return 0.0
+
+    async def honest(task: Task, reply: str) -> float:
+        return float(reply == task["answer"])
+
+    await windrow.rescore(run, scorers=[spoiler, honest])
+    assert rewards(run) == [1.0] * 12
+
+
+async def test_a_scorer_that_waits_too_long_has_failed_and_the_others_are_judged(run: Path) -> None:
+    async def stuck(task: Task, reply: str) -> float:
+        if task.key == "t3":
+            await asyncio.Event().wait()
+        return 0.5
+
+    found = await windrow.rescore(run, scorers=[stuck], score_timeout=0.05)
+    assert (found.judged, found.failed) == (12, 2)
+    assert "did not finish within 0.05 s" in found.example

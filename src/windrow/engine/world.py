@@ -52,13 +52,14 @@ class _Judging(Protocol):
     """What all scorers have. `env` is the only environment whose episodes it judges; None: any.
 
     `models` are those that it asks itself; the run's judge is asked by one that `asks_judge`, and must be there for
-    one that `needs_judge`.
+    one that `needs_judge`. One that `only_reads` changes nothing that it is shown, and needs no copy.
     """
 
     name: str
     env: str | None
     config: ScorerConfig | None
     asks_judge: bool
+    only_reads: bool
 
     @property
     def needs_judge(self) -> bool: ...

@@ -22,6 +22,7 @@ class BaseScorer:
     needs_judge: bool = False  # a model called "judge": its own, or the run's
     needs_tokens: ClassVar[bool] = False  # the ids of what was sampled, which its models are asked to score
     asks_judge: bool = False  # it may ask one, if there is one
+    only_reads: bool = False  # it changes nothing that it is shown: it needs no copy
     config: ScorerConfig | None = None  # as it was configured
     version: str | int | None = None
     source: str | None = None  # hash of its source, where it has no version

@@ -7,7 +7,7 @@ themselves are never run again.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -26,11 +26,16 @@ Verdicts = Mapping[AttemptId, Verdict | None]
 
 
 class GradingLog(Protocol):
-    async def commit(self, grading: Grading) -> None: ...
+    """Where gradings go. `commit` returns when they are durable."""
+
+    async def commit(self, gradings: Sequence[Grading]) -> None: ...
 
 
 class Grader:
-    """Has scorers judge rollouts and groups; each grading is durable when it is returned."""
+    """Has scorers judge rollouts and groups. A scorer's failure is a grading that failed, never a lost run.
+
+    The time limit is of a scorer's own time: that of its judge's calls is counted by call.
+    """
 
     def __init__(
         self,
@@ -56,70 +61,83 @@ class Grader:
         self._timeout_s = timeout_s
 
     async def grade(self, rollout: Rollout, names: Sequence[str]) -> list[Grading]:
-        """Have these scorers judge a rollout; those that judge groups are left out."""
-
-        async def judged(hearing: Hearing, name: str) -> Verdicts:
-            return {rollout.key: await self._scorers[name].judge(_episode(rollout), hearing)}
-
-        return [
-            await self._graded(rollout.id, (rollout,), name, judged)
-            for name in names
-            if name in self._scorers
-        ]
+        """Have these scorers judge a rollout, those that judge groups left out. Each grading is durable before the
+        next scorer is asked."""
+        made = []
+        for name in names:
+            if name in self._scorers:
+                made.append(await self.judge(rollout, name))
+                await self._log.commit(made[-1:])
+        return made
 
     async def grade_group(self, group: RolloutGroup, names: Sequence[str]) -> list[Grading]:
-        """Have these scorers judge a group; those that judge rollouts are left out."""
+        """Have these scorers judge a group, those that judge rollouts left out. Each grading is durable before the
+        next scorer is asked."""
+        made = []
+        for name in names:
+            if name in self._group_scorers:
+                made.append(await self.judge_group(group, name))
+                await self._log.commit(made[-1:])
+        return made
 
-        async def judged(hearing: Hearing, name: str) -> Verdicts:
-            shown = self._shown(group, name)
-            return _checked(await self._group_scorers[name].judge_group(shown, hearing), group, name)
-
-        return [
-            await self._graded(group.id, group.rollouts, name, judged)
-            for name in names
-            if name in self._group_scorers
-        ]
-
-    async def _graded(
-        self,
-        unit: str,
-        members: Sequence[Rollout],
-        name: str,
-        judged: Callable[[Hearing, str], Awaitable[Verdicts]],
-    ) -> Grading:
+    async def judge(self, rollout: Rollout, name: str) -> Grading:
+        """What a scorer says of a rollout. The caller commits it."""
+        scorer = self._scorers[name]
         hearing = self._judges.hearing(name)
+        verdict: Verdict | None = None
+        error: ErrorRecord | None = None
+        try:
+            _check_captured(rollout)
+            work = scorer.judge(_episode(rollout, scorer), hearing)
+            verdict = await within(self._timeout_s, work, name, hearing.timed_by)
+        except BaseException as problem:
+            error = _failure(problem)
+        return self._grading(rollout.id, (rollout.key,), name, hearing, (verdict,), error)
+
+    async def judge_group(self, group: RolloutGroup, name: str) -> Grading:
+        """What a scorer says of a group. The caller commits it."""
+        scorer = self._group_scorers[name]
+        hearing = self._judges.hearing(name)
+        members = tuple(rollout.key for rollout in group.rollouts)
         verdicts: Verdicts = {}
         error: ErrorRecord | None = None
         try:
-            if any(rollout.capture == "none" for rollout in members):  # an empty reply would be judged wrong
-                raise ScorerError(
-                    "the rollout was recorded without its messages (capture: none)", retryable=False
-                )
-            # its own time: that of its judge's calls is counted by call
-            verdicts = await within(self._timeout_s, judged(hearing, name), name, hearing.timed_by)
-        except BaseException as problem:  # a scorer's failure is a grading that failed, never a lost run
-            if is_ours(problem):
-                raise
-            error = error_record(problem, owner="scorer", phase="score")
-        given = [verdicts.get(rollout.key) for rollout in members]
-        grading = Grading(
+            for rollout in group.rollouts:
+                _check_captured(rollout)
+            work = scorer.judge_group(self._shown(group, name), hearing)
+            found = await within(self._timeout_s, work, name, hearing.timed_by)
+            verdicts = _checked(found, members, name)
+        except BaseException as problem:
+            error = _failure(problem)
+        given = [verdicts.get(member) for member in members]
+        return self._grading(group.id, members, name, hearing, given, error)
+
+    def _grading(
+        self,
+        unit: str,
+        members: tuple[AttemptId, ...],
+        scorer: str,
+        hearing: Hearing,
+        given: Sequence[Verdict | None],
+        error: ErrorRecord | None,
+    ) -> Grading:
+        """A line of scores.jsonl: the verdicts are given in the order of the members."""
+        verdicts = [_NO_VERDICT if verdict is None else verdict for verdict in given]
+        taught = any(verdict.tokens for verdict in verdicts)
+        return Grading(
             unit=unit,
-            members=tuple(rollout.key for rollout in members),
-            scorer=name,
+            members=members,
+            scorer=scorer,
             fingerprint=self._fingerprint,
             generation=self._generation,
-            scores=tuple({} if verdict is None else verdict.scores for verdict in given),
-            metrics=tuple({} if verdict is None else verdict.metrics for verdict in given),
+            scores=tuple([verdict.scores for verdict in verdicts]),
+            metrics=tuple([verdict.metrics for verdict in verdicts]),
             error=error,
             usage=hearing.usage,
             graded_at=time.time(),
             judgements=tuple(hearing.judgements),
-            tokens=tuple({} if verdict is None else verdict.tokens for verdict in given)
-            if any(verdict is not None and verdict.tokens for verdict in given)
-            else (),
+            tokens=tuple([verdict.tokens for verdict in verdicts]) if taught else (),
         )
-        await self._log.commit(grading)
-        return grading
 
     def _shown(self, group: RolloutGroup, name: str) -> RolloutGroup:
         """What a scorer sees of a group, to do with as it likes: the scores of those before it, not of those after."""
@@ -141,20 +159,44 @@ class Grader:
         )
 
 
-def _checked(verdicts: Verdicts, group: RolloutGroup, scorer: str) -> Verdicts:
+_NO_VERDICT = Verdict({}, {})
+
+
+def _check_captured(rollout: Rollout) -> None:
+    if rollout.capture == "none":  # an empty reply would be judged wrong
+        raise ScorerError("the rollout was recorded without its messages (capture: none)", retryable=False)
+
+
+def _failure(problem: BaseException) -> ErrorRecord:
+    """What a grading says of a scorer that raised; a cancellation of ours is raised again."""
+    if is_ours(problem):
+        raise problem
+    return error_record(problem, owner="scorer", phase="score")
+
+
+def _checked(verdicts: Verdicts, members: Sequence[AttemptId], scorer: str) -> Verdicts:
     """Every member has a verdict, and nobody else."""
-    members = {rollout.key for rollout in group.rollouts}
-    if strangers := verdicts.keys() - members:
+    if strangers := verdicts.keys() - set(members):
         raise ScorerError(
             f"scorer {scorer!r} judged {min(strangers, key=repr)!r}, which is not in the group; a verdict goes by "
             f"rollout.key: (id, attempt)"
         )
-    if missing := members - verdicts.keys():
+    if missing := set(members) - verdicts.keys():
         raise ScorerError(f"scorer {scorer!r} gave no verdict for {min(missing)}; None says that it has none")
     return verdicts
 
 
-def _episode(rollout: Rollout) -> Episode:
+def _episode(rollout: Rollout, scorer: Scorer) -> Episode:
+    """What a scorer is shown: a copy, unless it is one of ours that changes nothing."""
+    if scorer.only_reads:
+        return Episode(
+            task=rollout.task,
+            messages=rollout.messages,
+            turns=rollout.turns,
+            state=rollout.state,
+            status=rollout.status,
+            stop=rollout.stop,
+        )
     return shown_episode(
         rollout.task, rollout.messages, rollout.turns, rollout.state, rollout.status, rollout.stop
     )

@@ -54,6 +54,7 @@ class AnswerScorer(BaseScorer):
 
     version = 1
     needs_answer = True
+    only_reads = True
 
     def __init__(self, name: str, judge: Judge, weight: float, settings: Mapping[str, Json]) -> None:
         super().__init__(name, weight, settings)

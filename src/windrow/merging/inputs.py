@@ -129,6 +129,8 @@ class Files:
 def _texts(path: Path, data: bytes) -> list[bytes]:
     if path.name == CONFLICTS:
         return [bytes(line) for line in decode_conflict(data).lines]
+    if data.find(b"\n") == len(data) - 1:
+        return [data.strip(BLANK)]
     return [text for line in data.split(b"\n") if (text := line.strip(BLANK))]
 
 

@@ -21,6 +21,7 @@ from windrow.store.taskfile import decode_known
 
 NONE = 2**64 - 1
 MOST = 2**32 - 1
+TELL_BYTES = 1 << 18
 
 _ROLLOUT_ORDER = struct.Struct(">Q8sII")
 _GRADING_ORDER = struct.Struct(">H?H19x")
@@ -131,9 +132,14 @@ class Scan:
     # -- lines
 
     def _lines(self, segment: Segment) -> Iterator[Line]:
+        untold = 0
         for line in lines_of(segment):
-            self._read(line.size)
+            untold += line.size
+            if untold >= TELL_BYTES:
+                self._read(untold)
+                untold = 0
             yield line
+        self._read(untold)
 
     def _tried(
         self,
@@ -160,6 +166,9 @@ class Scan:
             except NOT_A_LINE as problem:
                 self.bad.append(_bad(segment, line, problem))
                 head = None
+            if open_unit is None and head is not None and head.seat is None:  # most are so
+                yield _Unit([head], [line.text], line.offset, line.size)
+                continue
             if open_unit is not None and head is not None and follows(head, open_unit.heads[-1]):
                 open_unit.heads.append(head)
                 open_unit.texts.append(line.text)
@@ -193,17 +202,16 @@ class Scan:
 
     def _rollout(self, run: int, heads: list[MemberHead], texts: list[bytes], spot: Spot, flags: int) -> int:
         first = heads[0]
-        self.agents |= {head.agent for head in heads}
-        self.seats = self.seats or first.seat is not None
-        named: tuple[str | int, ...]
+        self.agents.update([head.agent for head in heads])
         if first.seat is None:
-            named = (first.id, first.attempt)
+            key = hashed(first.id.encode(), b"%d" % first.attempt)
         else:  # also for what is left of an episode: it must not be taken for a part of another
-            named = (first.group, first.sample, first.attempt)
+            self.seats = True
+            key = hashed(first.group.encode(), b"%d" % first.sample, b"%d" % first.attempt)
         ended = all(head.status in ("completed", "truncated") for head in heads)
-        done = all(head.done for head in heads)
+        done = ended or all(head.done for head in heads)
         return self.rollouts.add(
-            key=hashed(*(str(part).encode() for part in named)),
+            key=key,
             rank=bytes((not ended, not done)) if _is_whole(heads) else NOT_WHOLE,
             digest=hashed(*texts),
             order=_ROLLOUT_ORDER.pack(

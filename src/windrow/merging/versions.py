@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
@@ -20,9 +21,10 @@ UNGROUNDED = 2  # it is of an attempt that is not the one that stands
 ASIDE = 4  # it stood in conflicts.jsonl
 NOT_WHOLE = b"\xff"  # how the rank begins of what is left of an episode
 
-_PLACE = struct.Struct(">HQQ")  # the file, by number; where the line begins; its length
-_ENTRY = struct.Struct(f">{HASH_BYTES}s9s{HASH_BYTES}s{ORDER_BYTES}sBHI{_PLACE.size}s")
-_OUTPUT = struct.Struct(f">{ORDER_BYTES}s{HASH_BYTES}s?{HASH_BYTES}sI{_PLACE.size}s")
+# Both sort as what they hold does. They end with a place: the file, by number; where the line begins; its length.
+_ENTRY = struct.Struct(f">{HASH_BYTES}s9s{HASH_BYTES}s{ORDER_BYTES}sBHIHQQ")
+_OUTPUT = struct.Struct(f">{ORDER_BYTES}s{HASH_BYTES}s?{HASH_BYTES}sIHQQ")
+_KEY = itemgetter(0)  # of an entry
 
 
 def hashed(*parts: bytes) -> bytes:
@@ -37,9 +39,6 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
     offset: int
     size: int
 
-    def packed(self) -> bytes:
-        return _PLACE.pack(self.file, self.offset, self.size)
-
 
 class Version(msgspec.Struct, frozen=True, gc=False):
     """A line, or the lines of an episode, of one input. `rank`: of two versions, the one of the lower rank stands."""
@@ -52,6 +51,21 @@ class Version(msgspec.Struct, frozen=True, gc=False):
     run: int
     number: int
     spot: Spot
+
+
+def _version(
+    key: bytes,
+    rank: bytes,
+    digest: bytes,
+    order: bytes,
+    flags: int,
+    run: int,
+    number: int,
+    file: int,
+    offset: int,
+    size: int,
+) -> Version:
+    return Version(key, rank, digest, order, flags, run, number, Spot(file, offset, size))
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -87,7 +101,7 @@ class Versions:
         number = self.count
         self.count += 1
         self._buckets[key[0]] += _ENTRY.pack(
-            key, rank.ljust(9, b"\0"), digest, order, flags, run, number, spot.packed()
+            key, rank, digest, order, flags, run, number, spot.file, spot.offset, spot.size
         )
         return number
 
@@ -95,16 +109,13 @@ class Versions:
         """The versions of each thing, by rank; they are forgotten on the way."""
         for position, bucket in enumerate(self._buckets):
             self._buckets[position] = bytearray()
-            entries = sorted(
-                bytes(bucket[at : at + _ENTRY.size]) for at in range(0, len(bucket), _ENTRY.size)
-            )
-            for _, same in groupby(entries, lambda entry: entry[:HASH_BYTES]):
-                yield [_version(entry) for entry in same]
+            for _, same in groupby(sorted(_ENTRY.iter_unpack(bucket)), _KEY):
+                yield [_version(*entry) for entry in same]
 
 
 def contested(versions: list[Version]) -> Standing:
     """The one of the lowest rank stands, whoever was first; none if it is not whole."""
-    distinct = _distinct(versions)
+    distinct = _distinct(versions) if len(versions) > 1 else versions
     stands = 0 if distinct[0].rank.startswith(NOT_WHOLE) else 1
     return Standing(distinct[:stands], [(version, 0) for version in distinct[stands:]])
 
@@ -165,26 +176,21 @@ class Output:
         self.count = 0
 
     def add(self, order: bytes, version: Version, *, winner: bool) -> None:
+        spot = version.spot
         entry = _OUTPUT.pack(
-            order, version.key, winner, version.digest, version.number, version.spot.packed()
+            order, version.key, winner, version.digest, version.number, spot.file, spot.offset, spot.size
         )
-        self._pieces.setdefault(int.from_bytes(order[:8], "big") >> self._shift, bytearray()).extend(entry)
+        number = int.from_bytes(order[:8], "big") >> self._shift
+        piece = self._pieces.get(number)
+        if piece is None:
+            piece = self._pieces[number] = bytearray()
+        piece += entry
         self.count += 1
 
     def in_order(self) -> Iterator[Placed]:
         for number in sorted(self._pieces):
-            piece = self._pieces[number]
-            entries = sorted(
-                bytes(piece[at : at + _OUTPUT.size]) for at in range(0, len(piece), _OUTPUT.size)
-            )
-            for entry in entries:
-                order, _, _, digest, version, place = _OUTPUT.unpack(entry)
-                yield Placed(order, digest, version, Spot(*_PLACE.unpack(place)))
-
-
-def _version(entry: bytes) -> Version:
-    key, rank, digest, order, flags, run, number, place = _ENTRY.unpack(entry)
-    return Version(key, rank, digest, order, flags, run, number, Spot(*_PLACE.unpack(place)))
+            for order, _, _, digest, version, *place in sorted(_OUTPUT.iter_unpack(self._pieces[number])):
+                yield Placed(order, digest, version, Spot(*place))
 
 
 Choice = Callable[[list[Version]], Standing]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.errors import UsageError
 from windrow.records import ErrorRecord
 from windrow.stats.metrics import survey, write_metrics
 from windrow.store.directory import (
     Fingerprint,
     Manifest,
-    Rescore,
     RunDirectory,
     generations_of,
     with_generation,
@@ -55,7 +52,7 @@ def generations(run: str | Path) -> list[Generation]:
     reader = RunReader(run)
     counts: Counter[int] = Counter()
     failed: Counter[int] = Counter()
-    for _, head in reader.lines(_decode_head, name="scores"):
+    for _, head in reader.lines(decode_grading_head, name="scores"):
         counts[head.generation] += 1
         failed[head.generation] += head.error is not None
     active = reader.manifest.grading
@@ -83,20 +80,4 @@ class _GradingHead(msgspec.Struct, gc=False):
     error: ErrorRecord | None = None
 
 
-_decode_head = msgspec.json.Decoder(_GradingHead).decode
-
-
-class Done:
-    """What a rescore has judged before it was cut short."""
-
-    def __init__(self, reader: RunReader, mark: Rescore) -> None:
-        self._index = Index("I")
-        for place, head in reader.lines(_decode_head, name="scores"):
-            if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
-                continue
-            alone = len(head.members) == 1 and head.members[0][0] == head.unit
-            what: Any = head.members[0] if alone else head.members
-            self._index.set((head.scorer, what), int(head.error is None))
-
-    def has(self, scorer: str, what: tuple[Any, ...]) -> bool:
-        return bool(self._index.get((scorer, what)))
+decode_grading_head = msgspec.json.Decoder(_GradingHead).decode

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from windrow.identity import canonical
-from windrow.records import OPPONENT, RecordedScore, Rollout, Usage, encode, is_done
+from windrow.records import OPPONENT, RecordedScore, Usage, encode, is_done
+from windrow.store.fold import Judged, decode_judged
 from windrow.store.gradings import Gradings
 from windrow.store.places import Place
 from windrow.store.read import RunReader
@@ -105,12 +106,16 @@ _decode_line = msgspec.json.Decoder(Line).decode
 
 
 def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[tuple[Place, Line]]:
-    """The final attempt of every slot, in log order, gradings folded in; whole lines are read only for that."""
+    """The final attempt of every slot, in log order, gradings folded in; more of a line is decoded only for that."""
     active = reader.manifest.grading.hash if reader.manifest.grading else None
-    for place, line in reader.finals(_decode_line):
-        if line.grading != active or (line.id, line.attempt) in gradings:
-            line = _with_verdicts(line, reader.folded(reader.read(place), gradings))
-        yield place, line
+
+    def decode(text: bytes) -> Line:
+        line = _decode_line(text)
+        if line.grading == active and (line.id, line.attempt) not in gradings:
+            return line
+        return _with_verdicts(line, reader.folded(decode_judged(text), gradings))
+
+    return reader.finals(decode)
 
 
 def batches(lines: Iterable[tuple[Place, Line]]) -> Iterator[list[tuple[Place, Line]]]:
@@ -120,7 +125,7 @@ def batches(lines: Iterable[tuple[Place, Line]]) -> Iterator[list[tuple[Place, L
         yield batch
 
 
-def _with_verdicts(line: Line, rollout: Rollout) -> Line:
+def _with_verdicts(line: Line, rollout: Judged) -> Line:
     error = rollout.error
     return msgspec.structs.replace(
         line,

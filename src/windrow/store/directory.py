@@ -215,12 +215,15 @@ class RolloutSink:
 
 
 class GradingSink:
+    """Encodes gradings and appends them; all gradings of one call are one write."""
+
     def __init__(self, log: Log, redactor: Redactor) -> None:
         self._log = log
         self._redactor = redactor
 
-    async def commit(self, grading: Grading) -> None:
-        await self._log.append(self._redactor.line(encode(grading) + b"\n"))
+    async def commit(self, gradings: Sequence[Grading]) -> None:
+        data = b"".join([encode(grading) + b"\n" for grading in gradings])
+        await self._log.append(self._redactor.line(data))
 
 
 def refuse_strangers(path: Path, flag: str = "--out") -> None:

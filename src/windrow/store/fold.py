@@ -8,17 +8,20 @@ said that it does not apply is not missing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from windrow.records import (
+    OPPONENT,
+    AttemptId,
     ErrorRecord,
     Grade,
     Grading,
     Json,
     RecordedScore,
     Rollout,
+    Status,
     TeacherTokens,
     Turn,
     reward_of,
@@ -32,6 +35,40 @@ class Graded(Protocol):
 
     @property
     def grade(self) -> str: ...
+
+
+class _TurnReward(msgspec.Struct, gc=False):
+    reward: float | None = None
+
+
+class Judged(msgspec.Struct, gc=False):
+    """The part of a rollout's line that folding needs; what was said in it is not decoded."""
+
+    id: str
+    attempt: int
+    env: str
+    agent: str
+    status: Status
+    error: ErrorRecord | None
+    grade: Grade
+    grading: str | None
+    reward: float | None
+    scores: dict[str, RecordedScore]
+    metrics: dict[str, float]
+    turns: tuple[_TurnReward, ...]
+
+    @property
+    def key(self) -> AttemptId:
+        return self.id, self.attempt
+
+    @property
+    def opponent(self) -> bool:
+        return self.agent == OPPONENT
+
+
+decode_judged = msgspec.json.Decoder(Judged).decode
+
+R = TypeVar("R", Rollout, Judged)
 
 
 def expected_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
@@ -49,28 +86,25 @@ def _entries(grading: Mapping[str, Json], env: str) -> list[Mapping[str, Json]]:
     return [entry for entry in grading.get("scorers") or () if (entry.get("env") or whole) in (None, env)]
 
 
-def fold(
-    rollout: Rollout, gradings: Sequence[Grading], *, active: str | None, expected: Sequence[str]
-) -> Rollout:
+def fold(rollout: R, gradings: Sequence[Grading], *, active: str | None, expected: Sequence[str]) -> R:
     if rollout.status not in GRADABLE or (not gradings and rollout.grading == active):
         return rollout
     if rollout.opponent:  # it is not judged: the game's own scores are all it has
         return rollout
-    scores = {
-        name: score
-        for name, score in rollout.scores.items()
-        if score.scorer is None or rollout.grading == active
-    }
+    inline = rollout.grading == active
+    scores = {name: score for name, score in rollout.scores.items() if inline or score.scorer is None}
     metrics = dict(rollout.metrics)
-    turns = rollout.turns
     for grading in gradings:
-        scores = {name: score for name, score in scores.items() if score.scorer != grading.scorer}
+        if scores:
+            scores = {name: score for name, score in scores.items() if score.scorer != grading.scorer}
         if grading.error is None:
             position = grading.members.index(rollout.key)
             scores |= grading.scores[position]
             metrics |= grading.metrics[position] if grading.metrics else {}
-            turns = _taught(turns, grading.tokens[position]) if grading.tokens else turns
-    grade, error = _grade(rollout, scores, expected, gradings, inline=rollout.grading == active)
+            if grading.tokens and isinstance(rollout, Rollout):
+                turns = _taught(rollout.turns, grading.tokens[position])
+                rollout = msgspec.structs.replace(rollout, turns=turns)
+    grade, error = _grade(rollout, scores, expected, gradings, inline=inline)
     return msgspec.structs.replace(
         rollout,
         scores=scores,
@@ -78,7 +112,6 @@ def fold(
         grade=grade,
         grading=active,
         error=error,
-        turns=turns,
         reward=reward_of(rollout.status, grade, scores, rollout.turns),
     )
 
@@ -110,14 +143,19 @@ def missing_scorers(
 
 
 def _given(scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]) -> set[str | None]:
-    """The scorers that have spoken."""
-    latest = {grading.scorer: grading for grading in gradings}
-    spoken = {name for name, grading in latest.items() if grading.error is None}
-    return {score.scorer for score in scores.values()} | spoken
+    """The scorers that have spoken: those that gave a score, and those whose latest grading did not fail."""
+    spoken: set[str | None] = set()
+    for grading in gradings:
+        if grading.error is None:
+            spoken.add(grading.scorer)
+        else:
+            spoken.discard(grading.scorer)
+    spoken.update([score.scorer for score in scores.values()])
+    return spoken
 
 
 def _grade(
-    rollout: Rollout,
+    rollout: Rollout | Judged,
     scores: Mapping[str, RecordedScore],
     expected: Sequence[str],
     gradings: Sequence[Grading],
@@ -127,12 +165,17 @@ def _grade(
     """The grade, and the error that stands in its way. `inline`: the line's own scoring counts."""
     if rollout.grade == "failed" and rollout.error is not None and rollout.error.owner == "env":
         return "failed", rollout.error  # only running the episode again can give the environment's own score
-    errors = {grading.scorer: grading.error for grading in gradings if grading.error is not None}
     given = _given(scores, gradings)
     for name in expected:
         if name not in given:
-            error = errors.get(name) or (rollout.error if inline else None)
+            error = _error_of(name, gradings) or (rollout.error if inline else None)
             return ("failed", error) if error else ("pending", None)
     if scores or any(turn.reward is not None for turn in rollout.turns):
         return "graded", None
     return "none", None
+
+
+def _error_of(scorer: str, gradings: Sequence[Grading]) -> ErrorRecord | None:
+    """Why a scorer's last grading that failed did so."""
+    errors = [grading.error for grading in gradings if grading.scorer == scorer and grading.error is not None]
+    return errors[-1] if errors else None

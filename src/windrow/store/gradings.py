@@ -30,7 +30,10 @@ class GradingHead(msgspec.Struct, gc=False):
 
 
 def is_of_group(grading: Grading | GradingHead) -> bool:
-    return all(id != grading.unit for id, _ in grading.members)
+    members = grading.members
+    if len(members) == 1:
+        return members[0][0] != grading.unit
+    return all(id != grading.unit for id, _ in members)
 
 
 decode_grading_head = msgspec.json.Decoder(GradingHead).decode
@@ -82,9 +85,8 @@ class Gradings:
         return attempt in self._fresh or (bool(self._before) and self._latest.get(attempt) is not None)
 
     def add(self, attempt: AttemptId, place: Place) -> None:
-        latest = self._latest.get(attempt)
+        latest = self._latest.exchange(attempt, len(self._places))
         self._before.append(0 if latest is None else latest + 1)
-        self._latest.set(attempt, len(self._places))
         self._places.append(place)
 
     def extend(self, attempt: AttemptId, gradings: Sequence[Grading]) -> None:
@@ -107,10 +109,12 @@ class Gradings:
             if grading is not None and attempt in grading.members and self._counts(grading):
                 found.append((place.segment, grading))
             number = self._before[number - 1]
-        found.reverse()
-        if len({segment for segment, _ in found}) > 1:
-            found.sort(key=lambda each: each[1].graded_at)
-        return [*(grading for _, grading in found), *self._fresh.get(attempt, ())]
+        if len(found) > 1:
+            found.reverse()
+            if len({segment for segment, _ in found}) > 1:
+                found.sort(key=lambda each: each[1].graded_at)
+        gradings = [grading for _, grading in found]
+        return [*gradings, *self._fresh[attempt]] if attempt in self._fresh else gradings
 
     def _counts(self, grading: Grading) -> bool:
         return (

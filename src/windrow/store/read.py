@@ -17,7 +17,7 @@ import msgspec
 from windrow.errors import StoreError, UsageError
 from windrow.records import OPPONENT, Grading, Rollout, Task, decode_grading, decode_rollout
 from windrow.store.directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
-from windrow.store.fold import GRADABLE, expected_scorers, fold
+from windrow.store.fold import GRADABLE, R, expected_scorers, fold
 from windrow.store.gradings import Gradings, Memberships, decode_grading_head
 from windrow.store.heads import (
     NOT_A_LINE,
@@ -56,6 +56,7 @@ class RunReader:
         self.attempts = 0  # lines of the log, counted by `finals`
         self._task_offsets: dict[str, int] | None = None
         self._open: dict[str, IO[bytes]] = {}
+        self._expected: dict[str, tuple[str, ...]] = {}  # by environment: whose verdicts a rollout is to have
 
     @property
     def samples(self) -> float:
@@ -172,10 +173,13 @@ class RunReader:
         """None for one that cannot be read: what it is of lacks that verdict, and is judged again."""
         try:
             grading = decode_grading(self.line(place))
-            given = (grading.metrics, grading.tokens)
-            if any(len(each) not in (0, len(grading.members)) for each in given) or len(
-                grading.scores
-            ) != len(grading.members):
+            members = len(grading.members)
+            optional = (0, members)
+            if not (
+                len(grading.scores) == members
+                and len(grading.metrics) in optional
+                and len(grading.tokens) in optional
+            ):
                 raise msgspec.ValidationError("it has not as many verdicts as members")
             return grading
         except NOT_A_LINE as problem:
@@ -239,15 +243,14 @@ class RunReader:
             _warn(f"left out: {problem}")
             return None
 
-    def folded(self, rollout: Rollout, gradings: Gradings) -> Rollout:
+    def folded(self, rollout: R, gradings: Gradings) -> R:
         """The rollout with the scores that count now."""
         of = self.manifest.grading
-        return fold(
-            rollout,
-            gradings.of((rollout.id, rollout.attempt)),
-            active=of.hash if of else None,
-            expected=expected_scorers(of.of if of else {}, rollout.env),
-        )
+        expected = self._expected.get(rollout.env)
+        if expected is None:
+            expected = expected_scorers(of.of if of else {}, rollout.env)
+            self._expected[rollout.env] = expected
+        return fold(rollout, gradings.of(rollout.key), active=of.hash if of else None, expected=expected)
 
     def _opened(self, segment: str) -> IO[bytes]:
         try:

@@ -1,0 +1,136 @@
+"""What a rescore judges: which rollouts, alone or with their group, and by which scorers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+
+from windrow.engine.world import AnyScorer, GroupScorer
+from windrow.groups import least_members
+from windrow.records import Grading, Rollout, RolloutGroup, decode_rollout
+from windrow.rescoring.progress import RescoreProgress
+from windrow.rescoring.resuming import Done, Start
+from windrow.store.fold import GRADABLE, expected_scorers, fold, is_ungraded, missing_scorers
+from windrow.store.read import RunReader, segments
+from windrow.store.where import parse_where
+
+FIRST_ATTEMPT = b'"attempt":1,'
+BEGINNING_BYTES = 80  # of a line: its id and its attempt stand there
+
+
+class Selection:
+    """What is to be judged by `scorers`, without what this rescore has judged before it was cut short."""
+
+    def __init__(
+        self, reader: RunReader, scorers: Sequence[AnyScorer], started: Start, min_group: float
+    ) -> None:
+        self._reader = reader
+        self._mark, self._target, self._in_place = started
+        self._together = [scorer.name for scorer in scorers if isinstance(scorer, GroupScorer)]
+        self._alone = [scorer.name for scorer in scorers if scorer.name not in self._together]
+        self._least = least_members(reader.samples, min_group)
+        self._selects = _condition(reader, self._mark.where, self._mark.failed_only)
+        self._expected: dict[str, tuple[str, ...]] = {}
+        self._done = Done(reader, self._mark)
+        self._gradings = reader.gradings(self._target)
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether rollouts are judged together with their group."""
+        return bool(self._together)
+
+    def units(self, progress: RescoreProgress) -> Iterator[list[Rollout]]:
+        """The rollouts that are to be judged: each by itself, or the members of a group together."""
+        yield from self._groups(progress) if self._together else self._each(progress)
+        progress.total = progress.read
+
+    def _each(self, progress: RescoreProgress) -> Iterator[list[Rollout]]:
+        for _, found in self._reader.finals(decode_rollout):
+            progress.read += 1
+            if found.status in GRADABLE and not found.opponent:
+                rollout = self._reader.with_row(found)
+                if self._is_chosen(rollout):
+                    progress.chosen += 1
+                    yield [rollout]
+
+    def _groups(self, progress: RescoreProgress) -> Iterator[list[Rollout]]:
+        for _, rollouts in groupby(self._reader.ordered(), lambda rollout: rollout.task.index):
+            groups: dict[str, list[Rollout]] = {}
+            for rollout in rollouts:
+                progress.read += 1
+                judged = rollout.status in GRADABLE and not rollout.opponent
+                if judged and rollout.sample < self._reader.samples:
+                    groups.setdefault(rollout.group, []).append(rollout)
+            for members in groups.values():
+                if len({rollout.sample for rollout in members}) < self._least:
+                    progress.short += 1
+                elif any(map(self._is_chosen, members)):
+                    progress.chosen += len(members)
+                    yield members
+
+    def _is_chosen(self, rollout: Rollout) -> bool:
+        """What this rescore has begun is judged to its end: its first verdicts may be why it is selected no more."""
+        return self._selects(rollout) or any(self._done.has(name, rollout.key) for name in self._alone)
+
+    # -- by whom
+
+    def scorers_of(self, rollout: Rollout) -> list[str]:
+        """Who is to judge a rollout alone."""
+        expected = self._again(rollout) if self._in_place else self.expected(rollout)
+        return [name for name in self._alone if name in expected and not self._done.has(name, rollout.key)]
+
+    def scorers_of_group(self, group: RolloutGroup) -> list[str]:
+        """Who is to judge a group, one after the other: each sees the scores of those before it."""
+        expected = self.expected(group.rollouts[0])
+        members = tuple(rollout.key for rollout in group.rollouts)
+        return [name for name in self._together if name in expected and not self._done.has(name, members)]
+
+    def expected(self, rollout: Rollout) -> tuple[str, ...]:
+        """The scorers whose verdicts a rollout has once it is judged."""
+        found = self._expected.get(rollout.env)
+        if found is None:
+            found = self._expected[rollout.env] = expected_scorers(self._target.of, rollout.env)
+        return found
+
+    def _again(self, rollout: Rollout) -> tuple[str, ...]:
+        """Who judges a rollout again whose other verdicts stand: nobody, where it is only another's fellow."""
+        if not self._is_chosen(rollout):
+            return ()
+        if not self._mark.failed_only:
+            return self.expected(rollout)
+        known = self._gradings.of(rollout.key)
+        return missing_scorers(self.folded(rollout, known), self.expected(rollout), known)
+
+    def with_verdicts(self, rollout: Rollout, made: Sequence[Grading]) -> Rollout:
+        """The rollout as the target generation grades it: by earlier calls, then by what was `made` just now."""
+        return self.folded(rollout, [*self._gradings.of(rollout.key), *made])
+
+    def folded(self, rollout: Rollout, gradings: Sequence[Grading]) -> Rollout:
+        return fold(rollout, gradings, active=self._target.hash, expected=self.expected(rollout))
+
+
+def count_slots(reader: RunReader) -> int:
+    """How many slots have been tried, as far as the beginnings of the lines tell."""
+    count = 0
+    for segment in segments(reader.path):
+        with (reader.path / segment).open("rb") as file:
+            count += sum(line.find(FIRST_ATTEMPT, 0, BEGINNING_BYTES) > 0 for line in file)
+    return count
+
+
+def _condition(reader: RunReader, where: str | None, failed_only: bool) -> Callable[[Rollout], bool]:
+    """Which rollouts are to be judged, by the scores that count now."""
+    if where is None and not failed_only:
+        return lambda rollout: True
+    condition = parse_where(where) if where is not None else None
+    gradings = reader.gradings()
+
+    def selects(rollout: Rollout) -> bool:
+        folded = reader.folded(rollout, gradings)
+        if failed_only and not is_ungraded(folded):
+            return False
+        return condition is None or condition(msgspec.to_builtins(folded))
+
+    return selects
