@@ -19,10 +19,10 @@ from windrow.records import Grade, Owner, Status, Stop, encode
 from windrow.stats.clusters import Groups
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
 from windrow.stats.hooks import Hooks
-from windrow.stats.lines import Line, batches, final_lines
+from windrow.stats.lines import Line, final_lines
 from windrow.stats.majority import Majority
 from windrow.stats.spread import Spread, Values, finite
-from windrow.stats.tally import PASS_REWARD, Tally
+from windrow.stats.tally import PASS_REWARD, Tally, counted_rewards
 from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
 from windrow.store.disk import Disk
 from windrow.store.places import Place
@@ -152,7 +152,8 @@ def survey(
     with RunReader(run) as reader:
         gradings = reader.gradings()
         hooks = Hooks(reader, gradings, envs or {}, warn)
-        for lines in batches(hooks.watched(final_lines(reader, gradings))):
+        for lines in final_lines(reader, gradings):
+            hooks.keep(lines)
             for name in {line.agent for _, line in lines}:
                 if name not in agents:
                     agents[name] = _Agent(reader, pass_reward, reader.manifest.agents.get(name))
@@ -205,8 +206,8 @@ class _Agent:
 
     def add(self, found: Sequence[tuple[Place, Line]]) -> None:
         lines = [line for _, line in found]
-        for row, (place, line) in zip(self.tally.add(lines), found, strict=True):
-            self.table.add(row, place, line)
+        rows = self.tally.add(lines)
+        self.table.add(rows, found, counted_rewards(rows, lines))
         self._add_values(lines)
 
     def _add_values(self, lines: Sequence[Line]) -> None:

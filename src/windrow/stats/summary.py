@@ -12,7 +12,7 @@ import msgspec
 from windrow.records import Usage
 from windrow.stats.clusters import Groups
 from windrow.stats.estimate import Mean, clustered_mean, pass_table
-from windrow.stats.lines import batches, final_lines
+from windrow.stats.lines import final_lines
 from windrow.stats.majority import Majority
 from windrow.stats.tally import PASS_REWARD, Tally
 from windrow.store.ranks import unfinished
@@ -67,9 +67,9 @@ _decode_judged = msgspec.json.Decoder(_Judged).decode
 
 def summarise(run: str | Path, *, pass_reward: float = PASS_REWARD) -> Stats:
     with RunReader(run) as reader:
-        tally, opponents = Tally(pass_reward, by_score=True), Tally(pass_reward)
+        tally, opponents = Tally(pass_reward), Tally(pass_reward)
         episodes, seats = 0, False
-        for found in batches(final_lines(reader, reader.gradings())):
+        for found in final_lines(reader, reader.gradings()):
             lines = [line for _, line in found]
             seats = seats or any(line.seat is not None for line in lines)
             episodes += sum(line.done and not line.seat for line in lines)

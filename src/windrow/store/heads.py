@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -210,21 +211,24 @@ def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
     return best
 
 
-def plain_contest(lines: Callable[[], Iterator[bytes]]) -> Contest | None:
-    """The same where every line begins as one of an episode without seats does; None where one does not."""
+def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | None:
+    """The same for lines that come many at a time and all begin as those of episodes without seats do; None where one
+    does not."""
     best: Contest = {}
     firsts = Repeats()
-    add = firsts.add
-    for line in lines():
-        found = _plain(line)
-        if found is None:
-            return None
-        if found[2] == b"1" and found[1] not in best:
-            add(found[1])
-        else:
-            _enter(best, line, firsts)
+    for lines in batches():
+        names: list[bytes] = []
+        for line in lines:
+            found = _plain(line)
+            if found is None:
+                return None
+            if found[2] == b"1" and found[1] not in best:
+                names.append(found[1])
+            else:
+                _enter(best, line, firsts)
+        firsts.update(names)
     if twice := firsts.found():
-        for line in lines():
+        for line in chain.from_iterable(batches()):
             found = _plain(line)
             if found is None or found[2] != b"1" or found[1] in twice:
                 _enter(best, line, twice)
