@@ -68,7 +68,7 @@ class Hooks:
         except UsageError as problem:
             self._warn(f"aggregate() of env {name} is not asked: {problem}")
             return None
-        return env if env.aggregate.__func__ is not Env.aggregate.__func__ else None  # type: ignore[attr-defined]
+        return env if _defines_hook(env) else None
 
     def _light(self, rollout: Rollout) -> Rollout:
         """Without messages and turns; the rollouts of one task share its row."""
@@ -92,3 +92,15 @@ class Hooks:
                     f"aggregate() of env {name}: {key!r} is {value!r}, no finite number, and is left out"
                 )
         return numbers
+
+
+def has_hook(name: str, envs: Mapping[str, type[BaseEnv]]) -> bool:
+    """Whether the environment called `name` defines `aggregate`, or cannot be asked."""
+    try:
+        return _defines_hook(envs.get(name) or find_env(name))
+    except UsageError:
+        return True
+
+
+def _defines_hook(env: type[BaseEnv]) -> bool:
+    return env.aggregate.__func__ is not Env.aggregate.__func__  # type: ignore[attr-defined]

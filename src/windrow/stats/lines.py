@@ -108,7 +108,7 @@ def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[list[Found]]:
         return _with_verdicts(line, reader.folded(reader.read(place), gradings))
 
     for found in reader.final_batches(_decode_line):
-        if gradings or any([line.grading != active for _, line in found]):
+        if gradings or {line.grading for _, line in found} - {active}:
             yield [(place, folded(place, line)) for place, line in found]
         else:
             yield found

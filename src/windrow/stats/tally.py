@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from windrow.records import Usage, is_done
+from windrow.records import OPPONENT, Usage, is_done
 from windrow.stats.clusters import Clusters, Counted, Groups, Rows, Variety
-from windrow.stats.lines import Line
+from windrow.stats.lines import Found, Line
 from windrow.stats.majority import Majority, Votes
 
 PASS_REWARD = 1.0
@@ -99,3 +100,65 @@ def counted_rewards(rows: Sequence[int], lines: Sequence[Line]) -> Counted:
     """How often each reward came up in each row."""
     pairs = zip(rows, lines, strict=True)
     return Counter([(row, line.reward) for row, line in pairs if line.reward is not None])
+
+
+class Tallies:
+    """A tally for each agent, and one for all but opponents. With `apart` false, only the latter and the opponents'."""
+
+    def __init__(self, pass_reward: float, *, apart: bool = True) -> None:
+        self.agents: dict[str, Tally] = {}
+        self._pass_reward = pass_reward
+        self._apart = apart
+        self._shared: Tally | None = (
+            None  # of several agents; while there is one, its own tally is that of all
+        )
+        self._has_seats = False
+        self._later_seats = 0  # of episodes that are done: all but the first
+
+    @property
+    def own(self) -> Tally:
+        """Of all but opponents."""
+        alone = (tally for name, tally in self.agents.items() if name != OPPONENT)
+        return self._shared or next(alone, None) or Tally(self._pass_reward)
+
+    @property
+    def opponents(self) -> Tally:
+        return self.agents.get(OPPONENT) or Tally(self._pass_reward)
+
+    @property
+    def episodes(self) -> int | None:
+        """Those that are done; None where no episode has several rollouts."""
+        return self.own.done + self.opponents.done - self._later_seats if self._has_seats else None
+
+    def add(self, found: Sequence[Found]) -> list[tuple[str, Sequence[Found], list[int]]]:
+        """Count lines. Gives those of each agent, with the rows of their tasks in its tally."""
+        lines = [line for _, line in found]
+        if {line.seat for line in lines} - {None}:
+            self._has_seats = True
+            self._later_seats += sum(bool(line.seat) and line.done for line in lines)
+        parts = self._parts(found)
+        self._share(parts)
+        if self._shared is not None:
+            self._shared.add([line for line in lines if not line.opponent])
+        for name in parts.keys() - self.agents.keys():
+            self.agents[name] = Tally(self._pass_reward)
+        return [(name, of, self.agents[name].add([line for _, line in of])) for name, of in parts.items()]
+
+    def _parts(self, found: Sequence[Found]) -> dict[str, Sequence[Found]]:
+        """The lines by agent."""
+
+        def name(agent: str) -> str:
+            return agent if self._apart or agent == OPPONENT else ""
+
+        names = {agent: name(agent) for agent in {line.agent for _, line in found}}
+        if len(set(names.values())) == 1:
+            return {next(iter(names.values())): found}
+        parts: dict[str, Sequence[Found]] = {
+            part: [each for each in found if names[each[1].agent] == part] for part in set(names.values())
+        }
+        return parts
+
+    def _share(self, parts: Iterable[str]) -> None:
+        """From the second agent on, all have a tally together; it goes on from that of the first."""
+        if self._shared is None and len({*self.agents, *parts} - {OPPONENT}) > 1:
+            self._shared = copy.deepcopy(self.own)

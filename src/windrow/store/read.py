@@ -9,7 +9,7 @@ import math
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import accumulate, chain, count, islice, repeat
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -38,7 +38,7 @@ from windrow.store.taskfile import read_task, read_tasks
 
 READ_BYTES = 1 << 17
 NEWLINE = 0x0A
-BATCH_BYTES = 1 << 18
+BATCH_BYTES = 1 << 17
 BATCH_LINES = 512
 
 T = TypeVar("T")
@@ -58,6 +58,7 @@ class RunReader:
         self.manifest: Manifest = read_manifest(self.path)
         self.bad_lines: list[BadLine] = []
         self.attempts = 0  # lines of the log, counted by `finals`
+        self.unread_gradings = 0  # that cannot be read, each time that one is asked for
         self._task_offsets: dict[str, int] | None = None
         self._open: dict[str, IO[bytes]] = {}
 
@@ -100,19 +101,16 @@ class RunReader:
         self, decode: Callable[[bytes], T], sizes: Mapping[str, int]
     ) -> Iterator[list[tuple[Place, T]]]:
         """The same for lines that are all of this version, many at a time: most runs are read so, and it is twice as fast."""
-        bad: list[BadLine] = []
         for segment, number, offset, lines in self._line_batches(sizes):
-            found: list[tuple[Place, T]] = []
-            for position, line in enumerate(lines):
-                try:
-                    if not line.isascii():
-                        line.decode()
-                    found.append((Place(segment, offset), decode(line)))
-                except NOT_A_LINE as problem:
-                    bad.append(BadLine(segment, number + position, str(problem)))
-                offset += len(line)
+            try:
+                for line in [line for line in lines if not line.isascii()]:
+                    line.decode()
+                offsets = accumulate(map(len, lines), initial=offset)
+                found = list(zip(map(Place, repeat(segment), offsets), map(decode, lines), strict=False))
+            except NOT_A_LINE:  # one of them: which?
+                known = zip(count(number), accumulate(map(len, lines), initial=offset), lines, strict=False)
+                found = list(self._decoded(decode, (Line(segment, *each) for each in known)))
             yield found
-        self._note_bad(bad)
 
     def _line_batches(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, list[bytes]]]:
         """The whole lines of the rollouts up to these sizes, many at a time: segment, number and offset of
@@ -190,6 +188,7 @@ class RunReader:
                 raise msgspec.ValidationError("it has not as many verdicts as members")
             return grading
         except NOT_A_LINE as problem:
+            self.unread_gradings += 1
             _warn(f"{self.path / place.segment}: the line at byte {place.offset} is left out: {problem}")
             return None
 
