@@ -39,7 +39,7 @@ class _Value(msgspec.Struct, gc=False):
     """A score. Of its evidence only an object's `answer` is of interest; other JSON is let through."""
 
     value: float
-    evidence: _Evidence | list[msgspec.Raw] | str | float | bool | None = None
+    evidence: _Evidence | list[msgspec.Raw] | str | int | float | bool | None = None
 
 
 class Line(msgspec.Struct, gc=False):

@@ -203,11 +203,7 @@ def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
             _enter(best, line, firsts)
         else:
             firsts.add(first[1])
-    if twice := firsts.found():
-        for line in lines():
-            first = _first_attempt(line)
-            if first is None or first[1] in twice:
-                _enter(best, line, twice)
+    _enter_repeated(best, firsts, lines())
     return best
 
 
@@ -227,12 +223,17 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
             else:
                 _enter(best, line, firsts)
         firsts.update(names)
-    if twice := firsts.found():
-        for line in chain.from_iterable(batches()):
-            found = _plain(line)
-            if found is None or found[2] != b"1" or found[1] in twice:
-                _enter(best, line, twice)
+    _enter_repeated(best, firsts, chain.from_iterable(batches()))
     return best
+
+
+def _enter_repeated(best: Contest, firsts: Repeats, lines: Iterable[bytes]) -> None:
+    """Let the first attempts take part that more than one line claims; the lines are read again only if there are any."""
+    if twice := firsts.found():
+        for line in lines:
+            first = _first_attempt(line)
+            if first is None or first[1] in twice:
+                _enter(best, line, twice)
 
 
 def _enter(best: Contest, line: bytes, firsts: Repeats | RepeatedNames) -> None:
