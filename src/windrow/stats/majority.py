@@ -63,9 +63,7 @@ class Votes:
         votes = Counter([(row, line.answer, reward >= pass_from) for row, line, reward in graded])
         for (row, answer, passes), count in votes.items():
             if answer is msgspec.UNSET:
-                self._leave_out(
-                    row, next(line for of, line, _ in graded if of == row and line.answer is answer)
-                )
+                self._leave_out(row, next(line for of, line, _ in graded if of == row))
                 continue
             self._samples[row] += count
             if answer is None:
