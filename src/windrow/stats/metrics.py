@@ -29,16 +29,7 @@ from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
 from windrow.store.disk import Disk
 from windrow.store.read import RunReader
 
-__all__ = [
-    "METRICS",
-    "AgentEntry",
-    "Metrics",
-    "Survey",
-    "measure",
-    "survey",
-    "unchanged_metrics",
-    "write_metrics",
-]
+__all__ = ["METRICS", "AgentEntry", "Metrics", "measure", "survey", "unchanged_metrics", "write_metrics"]
 
 WRITE_BYTES = 1 << 18
 _NO_GROUPS = b'"group_level_metrics": []'
@@ -76,7 +67,7 @@ class Survey:
         return stats_of(self._reader, self.metrics.summary)
 
     def write(self, run: Path, disk: Disk) -> None:
-        """Put metrics.json into the run directory, whole or not at all, and what a later call needs to go by it."""
+        """Put metrics.json into the run directory, whole or not at all, and metrics.cache beside it."""
         disk.replace(run / METRICS, _joined(self.pieces()))
         if self._reader.unread_gradings:  # of these every reader is to be warned
             return

@@ -109,9 +109,7 @@ class Tallies:
         self.agents: dict[str, Tally] = {}
         self._pass_reward = pass_reward
         self._apart = apart
-        self._shared: Tally | None = (
-            None  # of several agents; while there is one, its own tally is that of all
-        )
+        self._shared: Tally | None = None  # of several agents; the tally of a single one is that of all
         self._has_seats = False
         self._later_seats = 0  # of episodes that are done: all but the first
 

@@ -93,7 +93,7 @@ class RunReader:
         self._note_bad(bad)
 
     def _note_bad(self, bad: Iterable[BadLine]) -> None:
-        """Whoever reads twice counts each once."""
+        """Note each once, however often it is read."""
         known = {(line.segment, line.number) for line in self.bad_lines}
         self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
 
@@ -107,23 +107,25 @@ class RunReader:
                     line.decode()
                 offsets = accumulate(map(len, lines), initial=offset)
                 found = list(zip(map(Place, repeat(segment), offsets), map(decode, lines), strict=False))
-            except NOT_A_LINE:  # one of them: which?
+            except NOT_A_LINE:  # to find out which, one by one
                 known = zip(count(number), accumulate(map(len, lines), initial=offset), lines, strict=False)
                 found = list(self._decoded(decode, (Line(segment, *each) for each in known)))
             yield found
 
     def _line_batches(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, list[bytes]]]:
-        """The whole lines of the rollouts up to these sizes, many at a time: segment, number and offset of
-        the first, the lines."""
+        """The whole lines of the rollouts up to these sizes, many at a time: the segment, the number and the offset of
+        the first line, and the lines."""
         for segment in segments(self.path):
             number, offset, end = 1, 0, sizes.get(segment, 0)
             with self._opened(segment) as file:
                 while offset < end and (lines := file.readlines(BATCH_BYTES)):
-                    size = sum(map(len, lines))
+                    size, found = sum(map(len, lines)), len(lines)
                     while lines and (lines[-1][-1] != NEWLINE or offset + size - len(lines[-1]) >= end):
                         size -= len(lines.pop())
                     yield segment, number, offset, lines
-                    number += len(lines)
+                    if len(lines) < found:
+                        break
+                    number += found
                     offset += size
 
     def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[Place, Head]]:
