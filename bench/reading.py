@@ -54,9 +54,12 @@ def commands(folder: Path, rollouts: int) -> dict[str, list[str]]:
     windrow = [sys.executable, "-m", "windrow"]
     run = str(folder / "run")
     collect = [*windrow, *make_run.command(folder), "--quiet"]
+    anew = ["sh", "-c", 'rm -f "$0" && exec "$@"', f"{run}/metrics.cache"]  # as if it had changed since
     return {
         "floor: lines and heads": [sys.executable, "-c", FLOOR, f"{run}/rollouts.jsonl"],
+        "stats, changed run": [*anew, *windrow, "stats", run],
         "collect, all done, --no-aggregate": [*collect, "--no-aggregate"],
+        "collect, all done, changed run": [*anew, *collect],
         "collect, all done": collect,
         "stats": [*windrow, "stats", run],
         "show (a line a rollout)": [*windrow, "show", run],

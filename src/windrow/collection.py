@@ -34,7 +34,7 @@ from windrow.past import Past
 from windrow.prepare import Prepared
 from windrow.records import Rollout
 from windrow.services import serving
-from windrow.stats.metrics import Metrics, Survey, survey, write_metrics
+from windrow.stats.metrics import Metrics, survey, unchanged_metrics, write_metrics
 from windrow.store.directory import (
     GradingSink,
     RolloutSink,
@@ -209,19 +209,23 @@ class Collection:
         self.progress.phase = "aggregating"
         found: list[str] = []
         try:
-            measured = await asyncio.to_thread(self._measure, self.directory, found.append)
-            self.metrics = measured.metrics
+            self.metrics = await asyncio.to_thread(self._measure, self.directory, found.append)
         except (WindrowError, OSError) as problem:
             found.append(f"no metrics.json: {problem}")
         for message in found:
             self.warn(message)
 
-    def _measure(self, directory: RunDirectory, warn: Warn) -> Survey:
+    def _measure(self, directory: RunDirectory, warn: Warn) -> Metrics:
+        """The metrics that stand in metrics.json, where they are of the run as it is now; else new ones."""
         env = self.prepared.world.env
+        envs = {name_of(env): env}
         with directory.locks.measuring() if directory.locks is not None else contextlib.nullcontext():
-            measured = survey(directory.path, envs={name_of(env): env}, warn=warn)
-            write_metrics(directory.path, measured, directory.disk)
-        return measured
+            metrics = unchanged_metrics(directory.path, envs=envs)
+            if metrics is None:
+                measured = survey(directory.path, envs=envs, warn=warn)
+                write_metrics(directory.path, measured, directory.disk)
+                metrics = measured.metrics
+        return metrics
 
     def close(self) -> None:
         for service in self.prepared.services:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from itertools import pairwise
 from typing import Literal
 
@@ -83,8 +83,13 @@ class Repeats:
         self._buckets = [array("I") for _ in range(_LOW + 1)]
 
     def add(self, name: Hashable) -> None:
-        value = hash(name)
-        self._buckets[value & _LOW].append(value >> _LOW_BITS & _KEPT)
+        self.update((name,))
+
+    def update(self, names: Iterable[Hashable]) -> None:
+        """Many names in one call, which costs a third of a call for each."""
+        buckets = self._buckets
+        for value in map(hash, names):
+            buckets[value & _LOW].append(value >> _LOW_BITS & _KEPT)
 
     def found(self) -> RepeatedNames:
         return RepeatedNames(

@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 import windrow
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, mutated_text, taken_or_refused
 from tests.stores import collect, folder_in_memory, rows
+from windrow.cli.report import key_lines
+from windrow.cli.stats import text
 from windrow.records import Rollout, encode
-from windrow.stats.metrics import measure
+from windrow.stats.cache import CACHE
+from windrow.stats.metrics import measure, survey, unchanged_metrics, write_metrics
 from windrow.stats.summary import summarise
 from windrow.store.read import load
 from windrow.store.where import parse_where
@@ -98,6 +101,27 @@ def test_a_run_of_any_bytes_is_continued_or_refused(draw: st.DataObject, whole: 
             assert summary.done + summary.failed + summary.pending == summary.planned == 6
             kept = taken_or_refused(lambda: list(windrow.load(path)))
             assert kept is None or len(kept) >= summary.done
+
+
+@pytest.fixture(scope="module")
+def measured(whole: Whole) -> Whole:
+    """A run with metrics, and what stands in its cache."""
+    path = whole.path / "measured"
+    shutil.copytree(whole.path / "run", path)
+    write_metrics(path, survey(path))
+    return Whole(path, {CACHE: (path / CACHE).read_bytes()})
+
+
+@fuzz(400)
+@given(draw=st.data())
+def test_a_cache_of_any_bytes_is_taken_or_left(draw: st.DataObject, measured: Whole) -> None:
+    content = measured.contents[CACHE]
+    reshaped = mutated_json([msgspec.json.decode(content)])
+    (measured.path / CACHE).write_bytes(draw.draw(st.one_of(mutated_bytes([content]), reshaped)))
+    assert text(summarise(measured.path)).startswith("run ")
+    metrics = unchanged_metrics(measured.path)
+    for entry in metrics.agents if metrics is not None else ():
+        assert key_lines(entry)
 
 
 CONDITIONS = ["status=failed,error.owner=infra,reward<0.5", "scores.number.value>=1", "task.key!=a", "state.a.b=null",

@@ -51,8 +51,12 @@ def merged(
 
 
 def tree(run: Path) -> Tree:
-    """The files of a run, but for its locks."""
-    files = (file for file in run.rglob("*") if file.is_file() and not file.name.startswith("lock"))
+    """The files of a run, but for its locks and the cache, which is of this disk."""
+    files = (
+        file
+        for file in run.rglob("*")
+        if file.is_file() and not file.name.startswith(("lock", "metrics.cache"))
+    )
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 

@@ -59,7 +59,9 @@ def target(root: Path, *, exists: bool) -> Path:
 
 
 def tree(run: Path) -> dict[str, bytes]:
-    files = (file for file in run.rglob("*") if file.is_file() and not file.name.startswith(("lock", ".")))
+    """The files of a run, but for its locks, drafts and the cache, which is of this disk."""
+    apart = ("lock", ".", "metrics.cache")
+    files = (file for file in run.rglob("*") if file.is_file() and not file.name.startswith(apart))
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 

@@ -118,7 +118,9 @@ def merged(folder: Path, *runs: Path, into: Path | None = None) -> Path:
 
 
 def tree(run: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in run.iterdir() if not file.name.startswith("lock")}
+    """The files of a run, but for its locks and the cache, which is of this disk."""
+    apart = ("lock", "metrics.cache")
+    return {file.name: file.read_bytes() for file in run.iterdir() if not file.name.startswith(apart)}
 
 
 def texts(run: Path) -> set[bytes]:

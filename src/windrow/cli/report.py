@@ -57,7 +57,7 @@ def key_lines(entry: AgentEntry) -> list[str]:
     metrics = entry.agent_metrics
     reward = f"reward {mean_text(metrics.reward)}" if metrics.reward else "no rollout is graded"
     parts = [f"pass@{k} {value:.3f}" for k, value in metrics.pass_at.items()]
-    coverage = entry.key_metrics["coverage"]
+    coverage = entry.key_metrics.get("coverage")
     if coverage is not None and coverage < 1:
         parts.append(f"coverage {coverage:.1%}")
     extra = [f"{name} {value:g}" for found in metrics.aggregate.values() for name, value in found.items()]

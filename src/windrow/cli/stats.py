@@ -13,6 +13,7 @@ from windrow.cli.text import counts_text, mean_text, parse_reward, shorten
 from windrow.cli.tracking import add_track_arguments
 from windrow.errors import UsageError
 from windrow.stats.majority import Majority
+from windrow.stats.schema import METRICS, Metrics
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
 from windrow.trackers.names import Named, parse_track
 
@@ -53,28 +54,38 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.aggregate is not None:
         return _aggregate(arguments)
     trackers = [parse_track(text) for text in arguments.track or ()]
-    stats = summarise(arguments.run, pass_reward=arguments.pass_reward)
+    if arguments.write:
+        stats, metrics = _write(arguments)
+    else:
+        stats, metrics = summarise(arguments.run, pass_reward=arguments.pass_reward), None
     print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
-    if arguments.write or trackers:
-        _pass_on(arguments, trackers)
+    if arguments.write:
+        print(f"wrote {Path(arguments.run) / METRICS}", file=sys.stderr)
+    if trackers:
+        _track(arguments, trackers, metrics)
     return 0
 
 
-def _pass_on(arguments: argparse.Namespace, trackers: list[Named]) -> None:
-    """Into metrics.json, and to trackers."""
+def _write(arguments: argparse.Namespace) -> tuple[Stats, Metrics]:
+    """Into metrics.json, whatever stands there."""
     from windrow.stats.metrics import survey, write_metrics  # with the environments, which have hooks
 
     found = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
-    if arguments.write:
-        print(f"wrote {write_metrics(arguments.run, found)}", file=sys.stderr)
-    if trackers:
-        from windrow.trackers.reporting import track
+    write_metrics(arguments.run, found)
+    return found.stats, found.metrics
 
-        upload = arguments.upload_rollouts is not False
-        sending = track(
-            Path(arguments.run), trackers, upload_rollouts=upload, metrics=found.metrics, warn=_warn
-        )
-        asyncio.run(sending)
+
+def _track(arguments: argparse.Namespace, trackers: list[Named], metrics: Metrics | None) -> None:
+    from windrow.stats.metrics import survey, unchanged_metrics
+    from windrow.trackers.reporting import track
+
+    run, pass_reward = arguments.run, arguments.pass_reward
+    if metrics is None:
+        metrics = unchanged_metrics(run, pass_reward=pass_reward)
+    if metrics is None:
+        metrics = survey(run, pass_reward=pass_reward, warn=_warn).metrics
+    upload = arguments.upload_rollouts is not False
+    asyncio.run(track(Path(run), trackers, upload_rollouts=upload, metrics=metrics, warn=_warn))
 
 
 def _aggregate(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from windrow.merging.inputs import Files, Input
 from windrow.merging.manifests import joined, missing_ranks, notes
 from windrow.merging.scan import Bad, Scan
 from windrow.merging.writing import TOLD, WRITE_BYTES, Writer
+from windrow.stats.cache import CACHE
 from windrow.stats.metrics import METRICS
 from windrow.store.directory import MANIFEST, RunDirectory
 from windrow.store.disk import Disk
@@ -185,7 +186,7 @@ class _Merge:
 
     def _gone(self, folder: Path) -> set[str]:
         """The files of the run that was there which have no successor: their lines stand in the new ones."""
-        names = {segment.path.name for input in self._own for segment in input.segments} | {METRICS}
+        names = {segment.path.name for input in self._own for segment in input.segments} | {METRICS, CACHE}
         return names - {file.name for file in folder.iterdir()}
 
     def _keep_bad_lines(self) -> None:

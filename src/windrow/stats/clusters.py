@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -17,25 +17,28 @@ class Rows:
 
     def __init__(self) -> None:
         self._index = Index("I")
-        self._last: tuple[Hashable, int] = (None, 0)
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def row(self, group: Hashable) -> int:
-        known, row = self._last
-        if known == group:  # the rollouts of a group stand close together
-            return row
+    def rows(self, groups: Sequence[Hashable]) -> list[int]:
+        """The number of each; the rollouts of a group stand close together, and are looked up once."""
+        numbers = {group: self._row(group) for group in dict.fromkeys(groups)}
+        return [numbers[group] for group in groups]
+
+    def _row(self, group: Hashable) -> int:
         found = self._index.get(group)
         if found is None:
             found = len(self._index)
             self._index.set(group, found)
-        self._last = (group, found)
         return found
 
     def find(self, group: Hashable) -> int | None:
         """The number of a group that came up."""
         return self._index.get(group)
+
+
+Counted = Mapping[tuple[int, float], int]  # how often a value came up in a row
 
 
 class Clusters:
@@ -58,19 +61,18 @@ class Clusters:
     def __iter__(self) -> Iterator[Cluster]:
         return map(Cluster, self.n, self.total, self.passed)
 
-    def add(self, values: Sequence[tuple[int, float]], *, pass_from: float = math.inf) -> None:
-        """Add values to the rows they are given with."""
+    def add(self, values: Counted, *, pass_from: float = math.inf) -> None:
         missing = max([row for row, _ in values], default=-1) + 1 - len(self.n)
         if missing > 0:
             self.n.frombytes(bytes(self.n.itemsize * missing))
             self.total.frombytes(bytes(8 * missing))
             self.passed.frombytes(bytes(self.passed.itemsize * missing))
         n, total, passed = self.n, self.total, self.passed
-        for row, value in values:
-            n[row] += 1
-            total[row] += value
+        for (row, value), count in values.items():
+            n[row] += count
+            total[row] += value * count
             if value >= pass_from:
-                passed[row] += 1
+                passed[row] += count
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -91,15 +93,15 @@ class Variety:
         self._first = array("d")
         self._found = bytearray()
 
-    def add(self, values: Sequence[tuple[int, float]]) -> None:
+    def add(self, values: Counted) -> None:
         missing = max([row for row, _ in values], default=-1) + 1 - len(self._found)
         if missing > 0:
             self._first.frombytes(bytes(8 * missing))
             self._found += bytes(missing)
         first, found = self._first, self._found
-        for row, value in values:
+        for (row, value), count in values.items():
             if not found[row]:
-                first[row], found[row] = value, _ONE
+                first[row], found[row] = value, _ONE if count == 1 else _ALIKE
             elif found[row] != _DIFFERENT:
                 found[row] = _ALIKE if first[row] == value else _DIFFERENT
 

@@ -46,11 +46,15 @@ def clustered_mean(clusters: ManyClusters, *, confidence: float = 0.95) -> Mean 
 
     The variance is the cluster-robust one: G/(G-1) · Σ_g (Σ_i (x_gi − mean))² / n², t-distributed with G−1 degrees.
     """
-    n = sum(cluster.n for cluster in clusters)
+    n = count = 0
+    total = 0.0
+    for cluster in clusters:
+        n += cluster.n
+        total += cluster.total
+        count += cluster.n > 0
     if not n:
         return None
-    mean = sum(cluster.total for cluster in clusters) / n
-    count = sum(cluster.n > 0 for cluster in clusters)
+    mean = total / n
     if count < 2:
         return Mean(mean, None, None, n, count)
     residuals = (cluster.total - cluster.n * mean for cluster in clusters)
@@ -73,7 +77,11 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 def mean_pass_at(clusters: Iterable[Cluster], k: int) -> float:
     """Every cluster weighs the same."""
-    alike = Counter((cluster.n, cluster.passed) for cluster in clusters)
+    return _mean_pass_at(Counter((cluster.n, cluster.passed) for cluster in clusters), k)
+
+
+def _mean_pass_at(alike: Counter[tuple[int, int]], k: int) -> float:
+    """The same for clusters of n values, some of which pass, counted."""
     return sum(count * pass_at_k(n, passed, k) for (n, passed), count in alike.items()) / alike.total()
 
 
@@ -82,9 +90,10 @@ def pass_table(clusters: ManyClusters) -> tuple[dict[str, float], int]:
 
     They are the tasks with as many graded samples as the best-covered one.
     """
-    most = max((cluster.n for cluster in clusters), default=0)
-    table = {str(k): mean_pass_at((c for c in clusters if c.n == most), k) for k in table_ks(most)}
-    return table, sum(cluster.n == most for cluster in clusters) if most else 0
+    alike = Counter((cluster.n, cluster.passed) for cluster in clusters)
+    most = max((n for n, _ in alike), default=0)
+    full = Counter({(n, passed): count for (n, passed), count in alike.items() if n == most})
+    return {str(k): _mean_pass_at(full, k) for k in table_ks(most)}, full.total() if most else 0
 
 
 def table_ks(most: int) -> list[int]:

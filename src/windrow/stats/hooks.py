@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from windrow.envs import BaseEnv, Env, find_env
 from windrow.errors import UsageError
 from windrow.records import Rollout, Task
-from windrow.stats.lines import Line
+from windrow.stats.lines import Found
 from windrow.store.gradings import Gradings
-from windrow.store.places import Place
 from windrow.store.read import RunReader
 
 
@@ -34,15 +33,21 @@ class Hooks:
         self._tasks: dict[str, Task] = {}
         self._kept: dict[str, dict[str, list[Rollout]]] = {}  # by agent and env
 
-    def watched(self, lines: Iterable[tuple[Place, Line]]) -> Iterator[tuple[Place, Line]]:
-        """The lines as they come; the rollouts of those that a hook will ask for are kept."""
-        for place, line in lines:
-            if line.env not in self._envs:
-                self._envs[line.env] = self._wanting(line.env)
+    @property
+    def envs(self) -> list[str]:
+        """The environments that have come up, by name."""
+        return sorted(self._envs)
+
+    def keep(self, found: Sequence[Found]) -> None:
+        """Keep the rollouts of those lines that a hook will ask for."""
+        for name in {line.env for _, line in found} - self._envs.keys():
+            self._envs[name] = self._wanting(name)
+        if not any(self._envs.values()):
+            return
+        for place, line in found:
             if self._envs[line.env] is not None:
                 rollout = self._light(self._reader.folded(self._reader.read(place), self._gradings))
                 self._kept.setdefault(line.agent, {}).setdefault(line.env, []).append(rollout)
-            yield place, line
 
     def aggregate(self, agent: str) -> dict[str, dict[str, float]]:
         """What the hooks give for one agent, by environment. Whatever goes wrong in one is a warning."""
@@ -63,7 +68,7 @@ class Hooks:
         except UsageError as problem:
             self._warn(f"aggregate() of env {name} is not asked: {problem}")
             return None
-        return env if env.aggregate.__func__ is not Env.aggregate.__func__ else None  # type: ignore[attr-defined]
+        return env if _defines_hook(env) else None
 
     def _light(self, rollout: Rollout) -> Rollout:
         """Without messages and turns; the rollouts of one task share its row."""
@@ -87,3 +92,15 @@ class Hooks:
                     f"aggregate() of env {name}: {key!r} is {value!r}, no finite number, and is left out"
                 )
         return numbers
+
+
+def has_hook(name: str, envs: Mapping[str, type[BaseEnv]]) -> bool:
+    """Whether the environment called `name` defines `aggregate`, or cannot be asked."""
+    try:
+        return _defines_hook(envs.get(name) or find_env(name))
+    except UsageError:
+        return True
+
+
+def _defines_hook(env: type[BaseEnv]) -> bool:
+    return env.aggregate.__func__ is not Env.aggregate.__func__  # type: ignore[attr-defined]

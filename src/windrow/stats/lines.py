@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from windrow.identity import canonical
-from windrow.records import OPPONENT, RecordedScore, Usage, encode, is_done
+from windrow.records import OPPONENT, RecordedScore, Usage, is_done
 from windrow.store.fold import Judged, decode_judged
 from windrow.store.gradings import Gradings
 from windrow.store.places import Place
 from windrow.store.read import RunReader
-
-BATCH_LINES = 512
 
 
 class _Task(msgspec.Struct, gc=False):
@@ -35,12 +32,15 @@ class _Timing(msgspec.Struct, gc=False):
     total: float
 
 
-_NO_EVIDENCE = msgspec.Raw()
+class _Evidence(msgspec.Struct, gc=False):
+    answer: Any = msgspec.UNSET
 
 
 class _Value(msgspec.Struct, gc=False):
+    """A score. Of its evidence only an object's `answer` is of interest; other JSON is let through."""
+
     value: float
-    evidence: msgspec.Raw = _NO_EVIDENCE
+    evidence: _Evidence | list[msgspec.Raw] | str | int | float | bool | None = None
 
 
 class Line(msgspec.Struct, gc=False):
@@ -74,55 +74,48 @@ class Line(msgspec.Struct, gc=False):
         return self.agent == OPPONENT
 
     @property
-    def answer(self) -> tuple[bool, str | None]:
-        """Whether a scorer read the reply for an answer, and the one that it found; the first such scorer's."""
+    def answer(self) -> str | msgspec.UnsetType | None:
+        """What the first scorer that read the reply for an answer found, None for nothing; UNSET where none read it.
+
+        What is no text is compared as JSON.
+        """
         for score in self.scores.values():
-            if b'"answer"' in (evidence := bytes(score.evidence)):
-                found = _answer_in(evidence)
-                if found is not msgspec.UNSET:
-                    return True, found
-        return False, None
-
-
-class _Evidence(msgspec.Struct, gc=False):
-    answer: Any = msgspec.UNSET
-
-
-_decode_evidence = msgspec.json.Decoder(_Evidence).decode
-
-
-def _answer_in(evidence: bytes) -> str | msgspec.UnsetType | None:
-    """The `answer` that evidence speaks of; what is no text is compared as JSON."""
-    try:
-        found = _decode_evidence(evidence).answer
-    except msgspec.DecodeError:  # it is no object
+            evidence = score.evidence
+            if isinstance(evidence, _Evidence):
+                answer = evidence.answer
+                if answer is None or isinstance(answer, str):
+                    return answer
+                if answer is not msgspec.UNSET:
+                    return canonical(answer).decode()
         return msgspec.UNSET
-    if found is None or found is msgspec.UNSET or isinstance(found, str):
-        return found
-    return canonical(found).decode()
 
 
 _decode_line = msgspec.json.Decoder(Line).decode
 
 
-def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[tuple[Place, Line]]:
-    """The final attempt of every slot, in log order, gradings folded in; more of a line is decoded only for that."""
+Found = tuple[Place, Line]
+
+
+def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[list[Found]]:
+    """The final attempt of every slot, in log order, gradings folded in; more of a line is decoded only for that.
+
+    They come many at a time: what is done with each of them is cheaper for a list.
+    """
     active = reader.manifest.grading.hash if reader.manifest.grading else None
 
-    def decode(text: bytes) -> Line:
-        line = _decode_line(text)
+    def folded(line: Line, text: bytes) -> Line:
         if line.grading == active and (line.id, line.attempt) not in gradings:
             return line
         return _with_verdicts(line, reader.folded(decode_judged(text), gradings))
 
-    return reader.finals(decode)
-
-
-def batches(lines: Iterable[tuple[Place, Line]]) -> Iterator[list[tuple[Place, Line]]]:
-    """Many lines at a time: what is done with each of them is cheaper for a list."""
-    found = iter(lines)
-    while batch := list(itertools.islice(found, BATCH_LINES)):
-        yield batch
+    if gradings:
+        yield from reader.final_batches(lambda text: folded(_decode_line(text), text))
+        return
+    for found in reader.final_batches(_decode_line):
+        if {line.grading for _, line in found} - {active}:  # some were graded otherwise, or not at all
+            yield [(place, folded(line, reader.line(place))) for place, line in found]
+        else:
+            yield found
 
 
 def _with_verdicts(line: Line, rollout: Judged) -> Line:
@@ -139,4 +132,6 @@ def _with_verdicts(line: Line, rollout: Judged) -> Line:
 
 
 def _value(score: RecordedScore) -> _Value:
-    return _Value(score.value, msgspec.Raw(encode(score.evidence)))
+    evidence = score.evidence
+    answer = evidence.get("answer", msgspec.UNSET) if isinstance(evidence, Mapping) else msgspec.UNSET
+    return _Value(score.value, _Evidence(answer))

@@ -58,20 +58,20 @@ class Votes:
     def add(self, rows: Sequence[int], lines: Sequence[Line], *, pass_from: float) -> None:
         """Count the graded ones among the lines."""
         self._make_room(max(rows, default=-1) + 1)
-        for row, line in zip(rows, lines, strict=True):
-            if line.reward is None:
+        pairs = zip(rows, lines, strict=True)
+        graded = [(row, line, line.reward) for row, line in pairs if line.reward is not None]
+        votes = Counter([(row, line.answer, reward >= pass_from) for row, line, reward in graded])
+        for (row, answer, passes), count in votes.items():
+            if answer is msgspec.UNSET:
+                self._leave_out(row, next(line for of, line, _ in graded if of == row))
                 continue
-            read, answer = line.answer
-            if not read:
-                self._leave_out(row, line)
-                continue
-            self._samples[row] += 1
+            self._samples[row] += count
             if answer is None:
-                self._silent[row] += 1
+                self._silent[row] += count
             else:
                 candidate = self._candidate(row, answer)
-                self._given[candidate] += 1
-                self._passed[candidate] += line.reward >= pass_from
+                self._given[candidate] += count
+                self._passed[candidate] += count * passes
 
     def majority(self) -> Majority | None:
         """None where no scorer read answers."""

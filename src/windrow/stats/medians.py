@@ -23,14 +23,15 @@ class Medians:
         for numbers in (*self._values, *self._counts):
             numbers.append(0)
 
-    def add(self, row: int, value: float) -> None:
+    def add(self, row: int, value: float, count: int = 1) -> None:
         for known, counts in zip(self._values, self._counts, strict=True):
             if not counts[row]:
                 known[row] = value
             if known[row] == value:
-                counts[row] += 1
+                counts[row] += count
                 return
-        self._keep(row, value)
+        for _ in range(count):
+            self._keep(row, value)
 
     def median(self, row: int) -> float | None:
         """The middle value, or the mean of the two in the middle; None for a row without values.

@@ -6,6 +6,7 @@ graded has an entry, and its mean is null. Nothing that is not a finite number i
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,20 +17,20 @@ import msgspec
 from windrow.envs import BaseEnv
 from windrow.errors import StoreError
 from windrow.records import Grade, Owner, Status, Stop, encode
-from windrow.stats.clusters import Groups
-from windrow.stats.estimate import Mean, clustered_mean, pass_table
-from windrow.stats.hooks import Hooks
-from windrow.stats.lines import Line, batches, final_lines
-from windrow.stats.majority import Majority
-from windrow.stats.spread import Spread, Values, finite
-from windrow.stats.tally import PASS_REWARD, Tally
+from windrow.stats.cache import States, log_states, read_cache, settings_of, write_cache
+from windrow.stats.estimate import clustered_mean, pass_table
+from windrow.stats.hooks import Hooks, has_hook
+from windrow.stats.lines import Found, Line, final_lines
+from windrow.stats.schema import METRICS, AgentEntry, AgentMetrics, Coverage, Metrics, Rates, RunName, Stamp
+from windrow.stats.spread import Values, finite
+from windrow.stats.summary import Stats, stats_of, totals_of
+from windrow.stats.tally import PASS_REWARD, Tallies, Tally, counted_rewards
 from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
 from windrow.store.disk import Disk
-from windrow.store.places import Place
 from windrow.store.read import RunReader
 
-METRICS = "metrics.json"
-SCHEMA = 1
+__all__ = ["METRICS", "AgentEntry", "Metrics", "measure", "survey", "unchanged_metrics", "write_metrics"]
+
 WRITE_BYTES = 1 << 18
 _NO_GROUPS = b'"group_level_metrics": []'
 _INDENT = b"\n" + b" " * 8
@@ -37,84 +38,41 @@ _INDENT = b"\n" + b" " * 8
 Warn = Callable[[str], None]
 
 
-class RunName(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    source: str
-    split: str | None
-    behaviour: str
-    grading: str | None
-
-
-class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """`rollouts` of `planned` were tried, `done` settled, `graded` have a reward. `planned` is the last call's."""
-
-    planned: int | None
-    rollouts: int
-    done: int
-    graded: int
-    tasks: int
-    attempts: int
-    bad_lines: int
-
-
-class Rates(msgspec.Struct, frozen=True):
-    """How many of `n` rollouts, and which share, by name."""
-
-    n: int
-    count: dict[str, int]
-    rate: dict[str, float]
-
-
-class AgentMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """`spread` holds reward, score/NAME, metric/NAME, usage/NAME and seconds, each over the rollouts that have it.
-
-    `errors` are by owner, `error_kinds` by owner/kind. `aggregate` is what each environment's own hook gave.
-    """
-
-    rollouts: int
-    tasks: int
-    reward: Mean | None
-    spread: dict[str, Spread]
-    status: Rates
-    stop: Rates
-    grade: Rates
-    errors: Rates
-    error_kinds: dict[str, int]
-    pass_reward: float
-    pass_at: dict[str, float]
-    pass_tasks: int
-    majority: Majority | None
-    groups: Groups
-    aggregate: dict[str, dict[str, float]]
-
-
-class AgentEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """`key_metrics` is flat, for a table or a tracker."""
-
-    agent: str
-    key_metrics: dict[str, float | None]
-    agent_metrics: AgentMetrics
-    group_level_metrics: list[GroupMetrics]
-
-
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    schema: int = SCHEMA
-    run: RunName
-    coverage: Coverage
-    agents: list[AgentEntry]
-
-
 class Survey:
     """What one pass over a run has found: the metrics, and the entries of the tasks one at a time."""
 
-    def __init__(self, reader: RunReader, agents: Mapping[str, _Agent]) -> None:
+    def __init__(
+        self, reader: RunReader, agents: Mapping[str, _Agent], tallies: Tallies, envs: list[str], logs: States
+    ) -> None:
         self._reader = reader
         self._agents = agents
+        self._logs = logs
+        stamp = Stamp(
+            pass_reward=tallies.own.pass_reward,
+            logs={name: state.size for name, state in logs.items()},
+            settings=settings_of(reader),
+            envs=envs,
+        )
         self.metrics = Metrics(
+            stamp=stamp,
             run=_name(reader),
             coverage=_coverage(reader, list(agents.values())),
+            summary=totals_of(reader, tallies),
             agents=[agents[name].entry(name) for name in sorted(agents)],
         )
+
+    @property
+    def stats(self) -> Stats:
+        """The same as `summarise` gives."""
+        return stats_of(self._reader, self.metrics.summary)
+
+    def write(self, run: Path, disk: Disk) -> None:
+        """Put metrics.json into the run directory, whole or not at all, and metrics.cache beside it."""
+        disk.replace(run / METRICS, _joined(self.pieces()))
+        if self._reader.unread_gradings:  # of these every reader is to be warned
+            return
+        with contextlib.suppress(OSError):  # it only saves time
+            write_cache(run, self.metrics, self._logs, disk)
 
     def groups(self, agent: str) -> Iterator[GroupMetrics]:
         """The `group_level_metrics` of an agent, which `metrics` leaves empty: they grow with the tasks."""
@@ -148,18 +106,38 @@ def survey(
     Memory grows with tasks, by some 240 bytes each where scorers read two answers to it; with rollouts only where an
     environment defines `aggregate`.
     """
+    logs = log_states(Path(run))
+    tallies = Tallies(pass_reward)
     agents: dict[str, _Agent] = {}
     with RunReader(run) as reader:
         gradings = reader.gradings()
         hooks = Hooks(reader, gradings, envs or {}, warn)
-        for lines in batches(hooks.watched(final_lines(reader, gradings))):
-            for name in {line.agent for _, line in lines}:
+        for found in final_lines(reader, gradings):
+            hooks.keep(found)
+            for name, part, rows in tallies.add(found):
                 if name not in agents:
-                    agents[name] = _Agent(reader, pass_reward, reader.manifest.agents.get(name))
-                agents[name].add([(place, line) for place, line in lines if line.agent == name])
+                    planned = reader.manifest.agents.get(name)
+                    agents[name] = _Agent(reader, tallies.agents[name], planned)
+                agents[name].add(part, rows)
         for name in sorted(agents):
             agents[name].aggregate = hooks.aggregate(name)
-        return Survey(reader, agents)
+        return Survey(reader, agents, tallies, hooks.envs, logs)
+
+
+def unchanged_metrics(
+    run: str | Path,
+    *,
+    pass_reward: float = PASS_REWARD,
+    envs: Mapping[str, type[BaseEnv]] | None = None,
+) -> Metrics | None:
+    """What `survey` would find, without the tasks, if metrics.json is known to say it; else None.
+
+    What an environment's own hook gives may depend on anything: where one is defined, the run is measured again.
+    """
+    metrics = read_cache(RunReader(run), pass_reward)
+    if metrics is None or any(has_hook(name, envs or {}) for name in metrics.stamp.envs):
+        return None
+    return metrics
 
 
 def measure(run: str | Path, **options: Any) -> Metrics:
@@ -176,7 +154,7 @@ def write_metrics(run: str | Path, found: Survey, disk: Disk | None = None) -> P
     """Put metrics.json into the run directory, whole or not at all."""
     path = Path(run) / METRICS
     try:
-        (disk or Disk()).replace(path, _joined(found.pieces()))
+        found.write(Path(run), disk or Disk())
     except OSError as problem:
         raise StoreError(f"cannot write {path}: {problem.strerror}") from None
     return path
@@ -196,17 +174,17 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
 class _Agent:
     """What is known of one agent's rollouts; `planned` are those of the last call."""
 
-    def __init__(self, reader: RunReader, pass_reward: float, planned: int | None) -> None:
-        self.tally = Tally(pass_reward)
+    def __init__(self, reader: RunReader, tally: Tally, planned: int | None) -> None:
+        self.tally = tally
         self.table = TaskTable(lambda place: decode_named(reader.line(place)))
         self.aggregate: dict[str, dict[str, float]] = {}
         self._planned = planned
         self._values: defaultdict[str, Values] = defaultdict(Values)
 
-    def add(self, found: Sequence[tuple[Place, Line]]) -> None:
+    def add(self, found: Sequence[Found], rows: Sequence[int]) -> None:
+        """Count what the tally does not; `rows` are those of the tasks in the tally."""
         lines = [line for _, line in found]
-        for row, (place, line) in zip(self.tally.add(lines), found, strict=True):
-            self.table.add(row, place, line)
+        self.table.add(rows, found, counted_rewards(rows, lines))
         self._add_values(lines)
 
     def _add_values(self, lines: Sequence[Line]) -> None:

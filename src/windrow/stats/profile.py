@@ -18,11 +18,10 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.stats.clusters import Clusters, Groups, Rows, Variety
-from windrow.stats.lines import Line, batches, final_lines
-from windrow.stats.tally import PASS_REWARD
+from windrow.stats.lines import Found, final_lines
+from windrow.stats.tally import PASS_REWARD, counted_rewards
 from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
 from windrow.store.directory import TASKS
-from windrow.store.places import Place
 from windrow.store.read import RunReader
 from windrow.store.taskfile import count_tasks
 
@@ -90,14 +89,14 @@ class Profile:
         self._rollouts = 0
         self._pass_reward, self._by, self._learnable = pass_reward, by, learnable
 
-    def add(self, found: Sequence[tuple[Place, Line]]) -> None:
-        for place, line in found:
-            self._table.add(self._row(line.task.digest, line.task.index), place, line)
-        graded = [(line, line.reward) for _, line in found if line.reward is not None]
-        self._rollouts += len(found)
-        self._variety.add([(self._group_rows.row(line.group), reward) for line, reward in graded])
-        rows = [(self._row(line.task.digest, line.task.index), reward) for line, reward in graded]
-        self._rewards.add(rows, pass_from=self._pass_reward)
+    def add(self, found: Sequence[Found]) -> None:
+        lines = [line for _, line in found]
+        rows = self._rows.rows([self._name(line.task.digest, line.task.index) for line in lines])
+        rewards = counted_rewards(rows, lines)
+        self._table.add(rows, found, rewards)
+        self._rewards.add(rewards, pass_from=self._pass_reward)
+        self._variety.add(counted_rewards(self._group_rows.rows([line.group for line in lines]), lines))
+        self._rollouts += len(lines)
 
     def shape(self) -> Shape:
         values = [self._value(row) for row in range(len(self._table))]
@@ -129,9 +128,6 @@ class Profile:
         row = self._rows.find(self._name(digest, index))
         return None if row is None else self._value(row)
 
-    def _row(self, digest: str, index: int) -> int:
-        return self._rows.row(self._name(digest, index))
-
     @staticmethod
     def _name(digest: str, index: int) -> Hashable:
         return digest, index  # rows that are alike are tasks of their own
@@ -155,7 +151,7 @@ def profile(
 ) -> Profile:
     with RunReader(run) as reader:
         found = Profile(reader, pass_reward=pass_reward, by=by, learnable=learnable)
-        for lines in batches(final_lines(reader, reader.gradings())):
+        for lines in final_lines(reader, reader.gradings()):
             found.add([(place, line) for place, line in lines if not line.opponent])
         return found
 

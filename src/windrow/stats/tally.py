@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 
-from windrow.records import Usage
-from windrow.stats.clusters import Clusters, Groups, Rows, Variety
-from windrow.stats.lines import Line
+from windrow.records import OPPONENT, Usage, is_done
+from windrow.stats.clusters import Clusters, Counted, Groups, Rows, Variety
+from windrow.stats.lines import Found, Line
 from windrow.stats.majority import Majority, Votes
 
 PASS_REWARD = 1.0
 
 
 class Tally:
-    """A rollout passes from `pass_reward` on. With `by_score`, every score has clusters of its own."""
+    """A rollout passes from `pass_reward` on."""
 
-    def __init__(self, pass_reward: float, *, by_score: bool = False) -> None:
+    def __init__(self, pass_reward: float) -> None:
         self.pass_reward = pass_reward
         self.status: Counter[str] = Counter()
         self.stop: Counter[str] = Counter()
@@ -31,7 +32,6 @@ class Tally:
         self.rollouts = self.done = 0
         self.seconds = self.policy_seconds = 0.0
         self.first, self.last = float("inf"), 0.0
-        self._by_score = by_score
         self._rows = Rows()
 
     @property
@@ -46,20 +46,17 @@ class Tally:
 
     def add(self, lines: Sequence[Line]) -> list[int]:
         """Count lines, many at a time for speed. Returns the row of each one's task: tasks are numbered as they come up."""
-        rows = [self._rows.row(line.group) for line in lines]
+        rows = self._rows.rows([line.group for line in lines])
         self.rollouts += len(lines)
         self.status.update([line.status for line in lines])
         self.stop.update([line.stop for line in lines])
         self.grade.update([line.grade for line in lines])
         self.errors.update([f"{line.error.owner}/{line.error.kind}" for line in lines if line.error])
-        rewards = [
-            (row, line.reward) for row, line in zip(rows, lines, strict=True) if line.reward is not None
-        ]
+        rewards = counted_rewards(rows, lines)
         self.rewards.add(rewards, pass_from=self.pass_reward)
         self._variety.add(rewards)
         self._votes.add(rows, lines, pass_from=self.pass_reward)
-        if self._by_score:
-            self._score(rows, lines)
+        self._score(rows, lines)
         self._spend([line.usage for line in lines])
         self._time(lines)
         return rows
@@ -73,12 +70,14 @@ class Tally:
         )
 
     def _score(self, rows: Sequence[int], lines: Sequence[Line]) -> None:
-        found: dict[str, list[tuple[int, float]]] = {}
+        found: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         for row, line in zip(rows, lines, strict=True):
             for name, score in line.scores.items():
-                found.setdefault(name, []).append((row, score.value))
+                found[name].append((row, score.value))
         for name, values in found.items():
-            self.scores.setdefault(name, Clusters()).add(values)
+            if name not in self.scores:
+                self.scores[name] = Clusters()
+            self.scores[name].add(Counter(values))
 
     def _spend(self, usages: Sequence[Usage]) -> None:
         self.prompt_tokens += sum([usage.prompt_tokens for usage in usages])
@@ -89,9 +88,75 @@ class Tally:
 
     def _time(self, lines: Sequence[Line]) -> None:
         timings = [line.timing for line in lines]
-        self.first = min([self.first, *(timing.started_at for timing in timings)])
-        self.last = max([self.last, *(timing.started_at + timing.total for timing in timings)])
-        done = [line.timing for line in lines if line.done]
+        self.first = min([self.first, *[timing.started_at for timing in timings]])
+        self.last = max([self.last, *[timing.started_at + timing.total for timing in timings]])
+        done = [line.timing for line in lines if is_done(line.status, line.reason)]
         self.done += len(done)
         self.seconds += sum([timing.total for timing in done])
         self.policy_seconds += sum([timing.policy for timing in done])
+
+
+def counted_rewards(rows: Sequence[int], lines: Sequence[Line]) -> Counted:
+    """How often each reward came up in each row."""
+    pairs = zip(rows, lines, strict=True)
+    return Counter([(row, line.reward) for row, line in pairs if line.reward is not None])
+
+
+class Tallies:
+    """A tally for each agent, and one for all but opponents. With `apart` false, only the latter and the opponents'."""
+
+    def __init__(self, pass_reward: float, *, apart: bool = True) -> None:
+        self.agents: dict[str, Tally] = {}
+        self._pass_reward = pass_reward
+        self._apart = apart
+        self._shared: Tally | None = None  # of several agents; the tally of a single one is that of all
+        self._has_seats = False
+        self._later_seats = 0  # of episodes that are done: all but the first
+
+    @property
+    def own(self) -> Tally:
+        """Of all but opponents."""
+        alone = (tally for name, tally in self.agents.items() if name != OPPONENT)
+        return self._shared or next(alone, None) or Tally(self._pass_reward)
+
+    @property
+    def opponents(self) -> Tally:
+        return self.agents.get(OPPONENT) or Tally(self._pass_reward)
+
+    @property
+    def episodes(self) -> int | None:
+        """Those that are done; None where no episode has several rollouts."""
+        return self.own.done + self.opponents.done - self._later_seats if self._has_seats else None
+
+    def add(self, found: Sequence[Found]) -> list[tuple[str, Sequence[Found], list[int]]]:
+        """Count lines. Gives those of each agent, with the rows of their tasks in its tally."""
+        lines = [line for _, line in found]
+        if {line.seat for line in lines} - {None}:
+            self._has_seats = True
+            self._later_seats += sum(bool(line.seat) and line.done for line in lines)
+        parts = self._parts(found)
+        self._share(parts)
+        if self._shared is not None:
+            self._shared.add([line for line in lines if not line.opponent])
+        for name in parts.keys() - self.agents.keys():
+            self.agents[name] = Tally(self._pass_reward)
+        return [(name, of, self.agents[name].add([line for _, line in of])) for name, of in parts.items()]
+
+    def _parts(self, found: Sequence[Found]) -> dict[str, Sequence[Found]]:
+        """The lines by agent."""
+
+        def name(agent: str) -> str:
+            return agent if self._apart or agent == OPPONENT else ""
+
+        names = {agent: name(agent) for agent in {line.agent for _, line in found}}
+        if len(set(names.values())) == 1:
+            return {next(iter(names.values())): found}
+        parts: dict[str, Sequence[Found]] = {
+            part: [each for each in found if names[each[1].agent] == part] for part in set(names.values())
+        }
+        return parts
+
+    def _share(self, parts: Iterable[str]) -> None:
+        """From the second agent on, all have a tally together; it goes on from that of the first."""
+        if self._shared is None and len({*self.agents, *parts} - {OPPONENT}) > 1:
+            self._shared = copy.deepcopy(self.own)

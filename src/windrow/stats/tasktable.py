@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from windrow.stats.clusters import Clusters
-from windrow.stats.lines import Line
+from windrow.stats.clusters import Clusters, Counted
+from windrow.stats.lines import Found, Line
 from windrow.stats.medians import Medians
 from windrow.stats.spread import finite
 from windrow.store.places import Place, Places
@@ -89,31 +89,33 @@ class TaskTable:
     def groups(self) -> Iterator[str]:
         return (self._names(place).group for place in self._places)
 
-    def add(self, row: int, place: Place, line: Line) -> None:
-        """Count a line; a new row is the next one."""
-        if row == len(self._indexes):
-            self._open(place, line)
-        self._rollouts[row] += 1
-        self._prompt_tokens[row] += line.usage.prompt_tokens
-        self._completion_tokens[row] += line.usage.completion_tokens
-        if line.status in ENDED:
-            self._ended[row] += 1
-            self._ended_tokens[row] += line.usage.completion_tokens
-            if line.usage.completion_tokens > self._longest[row]:
-                self._longest[row] = line.usage.completion_tokens
-        if line.reward is not None:
-            self._grade(row, line.reward)
+    def add(self, rows: Sequence[int], found: Sequence[Found], rewards: Counted) -> None:
+        """Count lines and their rewards; a new row is the next one."""
+        for row, (place, line) in zip(rows, found, strict=True):
+            if row == len(self._indexes):
+                self._open(place, line)
+            tokens = line.usage.completion_tokens
+            self._rollouts[row] += 1
+            self._prompt_tokens[row] += line.usage.prompt_tokens
+            self._completion_tokens[row] += tokens
+            if line.status in ENDED:
+                self._ended[row] += 1
+                self._ended_tokens[row] += tokens
+                if tokens > self._longest[row]:
+                    self._longest[row] = tokens
+        for (row, reward), count in rewards.items():
+            self._grade(row, reward, count)
 
     def mean(self, row: int) -> float | None:
         """Of the rewards."""
         return finite(self._means[row]) if self._graded[row] else None
 
-    def _grade(self, row: int, reward: float) -> None:
-        self._medians.add(row, reward)
-        self._graded[row] += 1
+    def _grade(self, row: int, reward: float, count: int) -> None:
+        self._medians.add(row, reward, count)
+        self._graded[row] += count
         step = reward - self._means[row]
-        self._means[row] += step / self._graded[row]
-        self._squares[row] += step * (reward - self._means[row])
+        self._means[row] += step * (count / self._graded[row])
+        self._squares[row] += count * (step * (reward - self._means[row]))
         if reward < self._lows[row]:
             self._lows[row] = reward
         if reward > self._highs[row]:

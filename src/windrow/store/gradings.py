@@ -80,6 +80,9 @@ class Gradings:
         self._groups: Memberships | None = None
         self._fresh: dict[AttemptId, list[Grading]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._before or self._fresh)
+
     def __contains__(self, attempt: AttemptId) -> bool:
         """Whether there are any of it, also such as do not count."""
         return attempt in self._fresh or (bool(self._before) and self._latest.get(attempt) is not None)

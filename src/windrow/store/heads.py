@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -202,33 +203,37 @@ def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
             _enter(best, line, firsts)
         else:
             firsts.add(first[1])
+    _enter_repeated(best, firsts, lines())
+    return best
+
+
+def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | None:
+    """The same for lines that come many at a time and all begin as those of episodes without seats do; None where one
+    does not."""
+    best: Contest = {}
+    firsts = Repeats()
+    for lines in batches():
+        names: list[bytes] = []
+        for line in lines:
+            found = _plain(line)
+            if found is None:
+                return None
+            if found[2] == b"1" and found[1] not in best:
+                names.append(found[1])
+            else:
+                _enter(best, line, firsts)
+        firsts.update(names)
+    _enter_repeated(best, firsts, chain.from_iterable(batches()))
+    return best
+
+
+def _enter_repeated(best: Contest, firsts: Repeats, lines: Iterable[bytes]) -> None:
+    """Let the first attempts take part that more than one line claims; the lines are read again only if there are any."""
     if twice := firsts.found():
-        for line in lines():
+        for line in lines:
             first = _first_attempt(line)
             if first is None or first[1] in twice:
                 _enter(best, line, twice)
-    return best
-
-
-def plain_contest(lines: Callable[[], Iterator[bytes]]) -> Contest | None:
-    """The same where every line begins as one of an episode without seats does; None where one does not."""
-    best: Contest = {}
-    firsts = Repeats()
-    add = firsts.add
-    for line in lines():
-        found = _plain(line)
-        if found is None:
-            return None
-        if found[2] == b"1" and found[1] not in best:
-            add(found[1])
-        else:
-            _enter(best, line, firsts)
-    if twice := firsts.found():
-        for line in lines():
-            found = _plain(line)
-            if found is None or found[2] != b"1" or found[1] in twice:
-                _enter(best, line, twice)
-    return best
 
 
 def _enter(best: Contest, line: bytes, firsts: Repeats | RepeatedNames) -> None:
