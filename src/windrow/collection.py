@@ -36,7 +36,6 @@ from windrow.services import serving
 from windrow.stats.metrics import Metrics, Survey, survey, write_metrics
 from windrow.store.directory import (
     GradingSink,
-    RolloutSink,
     RunDirectory,
     move_aside,
 )
@@ -384,7 +383,7 @@ class Collection:
     def _resume(self, directory: RunDirectory, *, groups: bool) -> None:
         """Open the logs, and learn from them what earlier calls have done."""
         assert directory.manifest is not None
-        self._sink = RolloutSink(directory.open_rollouts(), self.prepared.redactor, directory.blobs)
+        log = directory.open_rollouts()
         self.prepared.world.blobs = directory.blobs
         reader = RunReader(directory.path)
         self._past = Past(self.plan, reader, groups=groups)
@@ -394,6 +393,10 @@ class Collection:
             for bad in reader.bad_lines
         )
         self.warn_of_lines(f"run again: {problem}" for problem in self._past.lost)
+        for index in self._past.indexes.values():
+            index.save(directory.disk)
+        self._sink = directory.rollout_sink(self.prepared.redactor, self._past.indexes[log.path.name])
+        self._past.indexes.clear()
 
     def _grading_stage(self) -> GradingStage:
         stored: dict[str, Any] = {"grading": self.prepared.grading}

@@ -13,10 +13,11 @@ from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint
 from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
-from windrow.store.heads import Head, attempts_of
+from windrow.store.heads import Head
 from windrow.store.places import Place, Places
 from windrow.store.ranks import Redo
 from windrow.store.read import RunReader
+from windrow.store.resume_index import SegmentIndex
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot
 
@@ -30,6 +31,7 @@ class Past:
         self.to_grade = Places()
         self.ungraded = 0
         self.lost: list[str] = []  # what is to be run again, since its line cannot be read
+        self.indexes: dict[str, SegmentIndex] = {}  # by segment, as `learn` has read them
         self._reader = reader
         self._gradings = reader.gradings() if reader else None
         self._plan = plan
@@ -99,34 +101,36 @@ class Past:
             self._reader.__exit__()
 
     def learn(self, grading: Fingerprint | None, redo: Redo | None) -> None:
-        """Go through the log, one line at a time: once, and again only for a redo, for what lacks a verdict, and for
-        groups that are to be completed."""
+        """Go through what the log has beyond its indexes, and through all of it only for a redo, for what lacks a verdict,
+        and for groups that are to be completed."""
         reader = self._reader
         assert reader is not None
-        highest = array("Q", bytes(8 * len(self._plan) if redo is not None else 0))
         unjudged = False
-        for head, whole in attempts_of(reader.heads()):
-            number = self._number(head)
-            if number is None:
-                continue
-            if redo is not None:
-                highest[number] = max(head.attempt, highest[number])
-            if head.done and whole:
-                self.ledger.mark_done(number)
-                unjudged = unjudged or head.seat is not None or _unjudged(head, grading)  # other seats may be
-            else:
-                again = not whole or head.error is None or head.error.retryable
-                self.ledger.mark_tried(number, head.attempt, again=again)
-        reopened: set[int] = set()
-        if redo is not None:
-            reopened = self._chosen(reader, redo)
-            for number in reopened:
-                self.ledger.reopen(number, highest[number])
+        for index in reader.indexes():
+            self.indexes[index.segment] = index
+            self._apply(index)
+            unjudged = unjudged or _may_lack_verdicts(index, grading)
+        reopened = self._chosen(reader, redo) if redo is not None else {}
+        for number, attempt in reopened.items():
+            self.ledger.reopen(number, attempt)
         self.ledger.forget_done_attempts()
         if unjudged or (self._groups and self.ledger.done_count and self.ledger.pending_count):
             self._find_leftovers(reader, grading, reopened)
         if self._members is None:
             self._positions = Index()
+
+    def _apply(self, index: SegmentIndex) -> None:
+        """Enter what a segment says of the slots of the plan."""
+        for group, first, bits in index.settled():
+            position = self._position(group)
+            if position is not None and first < self._samples:
+                within = (1 << self._samples - first) - 1
+                self.ledger.mark_all_done(position * self._samples + first, bits & within)
+        for (group, sample), tried in index.tried.items():
+            position = self._position(group)
+            if position is not None and sample < self._samples:
+                number = position * self._samples + sample
+                self.ledger.mark_tried(number, tried.attempt, again=tried.again)
 
     def _number(self, line: Head | Rollout) -> int | None:
         """The slot of a line, if it is one of the plan's."""
@@ -145,8 +149,9 @@ class Past:
                 self._positions.set(self._plan.group(position), position)
         return self._positions.get(group)
 
-    def _chosen(self, reader: RunReader, redo: Redo) -> set[int]:
-        """`--redo`: what matched among the lines that stood there when it was asked for, and was not done since."""
+    def _chosen(self, reader: RunReader, redo: Redo) -> dict[int, int]:
+        """`--redo`: what matched among the lines that stood there when it was asked for, and was not done since; each slot
+        with its highest attempt."""
         assert self._gradings is not None
         where = parse_where(redo.where)
         chosen: set[int] = set()
@@ -156,12 +161,15 @@ class Past:
                 folded = reader.folded(reader.with_row(rollout), self._gradings)
                 if where(msgspec.to_builtins(folded)):
                     chosen.add(number)
+        highest = dict.fromkeys(chosen, 0)
         for place, head in reader.heads():
+            number = self._number(head)
+            if number not in chosen:
+                continue
+            highest[number] = max(head.attempt, highest[number])
             if head.done and place.offset >= redo.sizes.get(place.segment, 0):
-                number = self._number(head)
-                if number is not None:
-                    chosen.discard(number)
-        return chosen
+                chosen.discard(number)
+        return {number: highest[number] for number in chosen}
 
     def _find_leftovers(
         self, reader: RunReader, grading: Fingerprint | None, reopened: Container[int]
@@ -204,6 +212,11 @@ class Past:
     def _is_open(self, first: int) -> bool:
         """Whether this call will run a slot of the group that begins there."""
         return any(map(self.ledger.is_pending, range(first, first + self._samples)))
+
+
+def _may_lack_verdicts(index: SegmentIndex, grading: Fingerprint | None) -> bool:
+    """Whether the lines alone do not say how all that they settle was graded; of other seats it is not known."""
+    return index.ungraded or index.seats or (grading is not None and not index.gradings <= {grading.hash})
 
 
 def _unjudged(head: Head, grading: Fingerprint | None) -> bool:

@@ -52,6 +52,21 @@ class Disk:
             os.close(descriptor)
         self.rename(draft, path)
 
+    def put(self, path: Path, pieces: Iterable[bytes]) -> None:
+        """The same for what can be made again: readers see all of it or what was there, but a power cut may tear it."""
+        draft = path.with_name(f".{path.name}.{process_name()}")
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                for piece in pieces:
+                    write_all(self, descriptor, piece)
+            finally:
+                os.close(descriptor)
+            os.replace(draft, path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)
         self.sync_directory(new.parent)

@@ -21,6 +21,7 @@ from windrow.store.fold import GRADABLE, expected_scorers, fold
 from windrow.store.gradings import Gradings, Memberships, decode_grading_head
 from windrow.store.heads import (
     NOT_A_LINE,
+    BadLine,
     Head,
     Line,
     check,
@@ -32,18 +33,13 @@ from windrow.store.heads import (
     without_lost_episodes,
 )
 from windrow.store.places import Place, Places
+from windrow.store.resume_index import SegmentIndex
 from windrow.store.taskfile import read_task, read_tasks
 
 READ_BYTES = 1 << 17
 NEWLINE = 0x0A
 
 T = TypeVar("T")
-
-
-class BadLine(msgspec.Struct, frozen=True):
-    segment: str
-    number: int
-    problem: str
 
 
 class RunReader:
@@ -85,8 +81,21 @@ class RunReader:
                 yield Place(segment, offset), decode(line)
             except NOT_A_LINE as problem:
                 bad.append(BadLine(segment, number, str(problem)))
+        self._note(bad)
+
+    def _note(self, bad: Iterable[BadLine]) -> None:
+        """Each bad line is listed once, however often it is read."""
         known = {(line.segment, line.number) for line in self.bad_lines}
         self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
+
+    def indexes(self) -> Iterator[SegmentIndex]:
+        """What each segment says to a resume; of a segment that is indexed, only what was added since is read."""
+        for segment in segments(self.path):
+            index = SegmentIndex(self.path, segment)
+            with self._opened(segment) as file:
+                index.load(file)
+            self._note(index.bad_lines)
+            yield index
 
     def _plainly(self, decode: Callable[[bytes], T], sizes: Mapping[str, int]) -> Iterator[tuple[Place, T]]:
         """The same for lines that are all of this version, in one loop: most runs are read so, and it is twice as fast."""
@@ -105,8 +114,7 @@ class RunReader:
                     except NOT_A_LINE as problem:
                         bad.append(BadLine(segment, number, str(problem)))
                     offset += len(line)
-        known = {(line.segment, line.number) for line in self.bad_lines}
-        self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
+        self._note(bad)
 
     def _texts(self, sizes: Mapping[str, int]) -> Iterator[bytes]:
         """The whole lines of the rollouts, up to these sizes."""

@@ -58,6 +58,20 @@ class Ledger:
             self.done_count += 1
         self._final_failures.discard(number)
 
+    def mark_all_done(self, first: int, bits: int) -> None:
+        """Mark slot `first` + n for each bit n."""
+        start, shift = first >> 3, first & 7
+        end = start + (shift + bits.bit_length() + 7) // 8
+        before = int.from_bytes(self._done[start:end], "little")
+        after = before | bits << shift
+        if after != before:
+            self._done[start:end] = after.to_bytes(end - start, "little")
+            self.done_count += (after ^ before).bit_count()
+        if self._final_failures:
+            self._final_failures.difference_update(
+                first + n for n in range(bits.bit_length()) if bits >> n & 1
+            )
+
     def mark_tried(self, number: int, attempt: int, *, again: bool) -> None:
         """An attempt was made. `again` says whether the slot is to be run once more if it is not done."""
         if attempt < self._tried.get(number, 0):
