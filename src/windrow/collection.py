@@ -478,6 +478,8 @@ def open_collection(
             agree(prepared, directory, regrade=regrade, redo=redo)
             file = directory.open_tasks()
             file.adopt(prepared.tasks)
+            if prepared.scan_index is not None:
+                prepared.scan_index.save(path, directory.disk)
         collection = Collection(
             prepared, file, directory=directory, gate=gate, groups=groups, on_warning=on_warning
         )

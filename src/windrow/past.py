@@ -37,7 +37,7 @@ class Past:
         self._plan = plan
         self._samples = plan.samples
         self._groups = groups
-        self._positions = Index("I")
+        self._positions: Index | None = None  # by group, once one is asked for
         self._members: array[int] | None = None  # by slot: 1 + where its line stands, or 0
         self._unjudged_groups: dict[int, None] = {}  # by position, in the order they were found
         self._known_group: str | None = None
@@ -117,20 +117,19 @@ class Past:
         if unjudged or (self._groups and self.ledger.done_count and self.ledger.pending_count):
             self._find_leftovers(reader, grading, reopened)
         if self._members is None:
-            self._positions = Index()
+            self._positions = None
 
     def _apply(self, index: SegmentIndex) -> None:
         """Enter what a segment says of the slots of the plan."""
+        samples, mark, find = self._samples, self.ledger.mark_all_done, self._position
         for group, first, bits in index.settled():
-            position = self._position(group)
-            if position is not None and first < self._samples:
-                within = (1 << self._samples - first) - 1
-                self.ledger.mark_all_done(position * self._samples + first, bits & within)
+            position = find(group)
+            if position is not None and first < samples:
+                mark(position * samples + first, bits & (1 << samples - first) - 1)
         for (group, sample), tried in index.tried.items():
-            position = self._position(group)
-            if position is not None and sample < self._samples:
-                number = position * self._samples + sample
-                self.ledger.mark_tried(number, tried.attempt, again=tried.again)
+            position = find(group)
+            if position is not None and sample < samples:
+                self.ledger.mark_tried(position * samples + sample, tried.attempt, again=tried.again)
 
     def _number(self, line: Head | Rollout) -> int | None:
         """The slot of a line, if it is one of the plan's."""
@@ -144,9 +143,8 @@ class Past:
         return self._known_position * self._samples + line.sample
 
     def _position(self, group: str) -> int | None:
-        if not len(self._positions):
-            for position in range(len(self._plan.tasks)):
-                self._positions.set(self._plan.group(position), position)
+        if self._positions is None:
+            self._positions = Index.numbering(self._plan.groups(), len(self._plan.tasks))
         return self._positions.get(group)
 
     def _chosen(self, reader: RunReader, redo: Redo) -> dict[int, int]:

@@ -28,7 +28,7 @@ from windrow.joining import DEADLINE_S, Others, refuse_merge
 from windrow.prepare import Prepared, prepare
 from windrow.ranking import is_unasked, launched
 from windrow.tasks.loaders import FORMS
-from windrow.tasks.scan import list_problems
+from windrow.tasks.problems import list_problems
 from windrow.trackers.names import trackers_of
 from windrow.trackers.reporting import track
 

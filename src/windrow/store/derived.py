@@ -18,6 +18,7 @@ from windrow.store.disk import Disk
 from windrow.version import __version__
 
 FOLDER = "index"
+MIN_BYTES = 1 << 20  # what is made of fewer bytes is made again in a few milliseconds, and not kept
 FORMAT = 1  # of what the files hold; raised when they come to mean something else
 _MADE_BY = f"windrow {__version__} {FORMAT} {sys.byteorder}\n".encode()
 _CHECKSUM_BYTES = 4

@@ -164,7 +164,7 @@ class RunDirectory:
         self.manifest = manifest
 
     def open_tasks(self) -> TaskFile:
-        self._tasks = TaskFile(self._open_log(TASKS), self.path / TASKS)
+        self._tasks = TaskFile(self._open_log(TASKS), self.path / TASKS, self.disk)
         return self._tasks
 
     def open_rollouts(self) -> Log:

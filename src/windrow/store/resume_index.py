@@ -24,11 +24,10 @@ from typing import IO
 import msgspec
 
 from windrow.records import Rollout
-from windrow.store.derived import read_derived, write_derived
+from windrow.store.derived import MIN_BYTES, read_derived, write_derived
 from windrow.store.disk import Disk
 from windrow.store.heads import NOT_A_LINE, BadLine, Head, attempts_of, check, decode_head, is_last_seat
 
-MIN_BYTES = 1 << 20  # a shorter segment is not indexed: it is read in a few milliseconds
 MIN_GROWTH_BYTES = 64 << 20  # between two indexes that one call writes on its way
 READ_BYTES = 1 << 18
 NEWLINE = 0x0A

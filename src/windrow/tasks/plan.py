@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from windrow.identity import group_id, rollout_id, seed_of
+from windrow.identity import group_id, group_namer, rollout_id, seed_of
 from windrow.records import Task
 
 MAX_DATA_BYTES = 8 * 1024
@@ -61,6 +61,13 @@ class Ledger:
     def mark_all_done(self, first: int, bits: int) -> None:
         """Mark slot `first` + n for each bit n."""
         start, shift = first >> 3, first & 7
+        if (
+            not shift and bits < 256 and not self._final_failures
+        ):  # so it is for nearly all, with eight samples
+            before = self._done[start]
+            self._done[start] = after = before | bits
+            self.done_count += (before ^ after).bit_count()
+            return
         end = start + (shift + bits.bit_length() + 7) // 8
         before = int.from_bytes(self._done[start:end], "little")
         after = before | bits << shift
@@ -134,6 +141,18 @@ class Plan:
             pass_=self._pass,
             behaviour=self._behaviour,
         )
+
+    def groups(self) -> Iterator[str]:
+        """The groups of all tasks, by position."""
+        tasks = self.tasks
+        source = None
+        for position in range(len(tasks)):
+            if (found := tasks.source(position)) != source:
+                source = found
+                name = group_namer(
+                    source=source, split=self._split, pass_=self._pass, behaviour=self._behaviour
+                )
+            yield name(*tasks.identity(position))
 
     def slot(self, number: int, attempt: int = 1) -> Slot:
         position = number // self.samples
