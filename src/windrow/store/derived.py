@@ -26,6 +26,11 @@ _CHECKSUM_BYTES = 4
 T = TypeVar("T")
 
 
+def worth_keeping(source_bytes: int) -> bool:
+    """Whether what is derived of so many bytes is to be kept."""
+    return source_bytes >= MIN_BYTES
+
+
 def write_derived(run: Path, name: str, value: msgspec.Struct, disk: Disk) -> None:
     """Keep `value` under `name`; not being able to is no error."""
     payload = msgspec.msgpack.encode(value)

@@ -24,7 +24,7 @@ from typing import IO
 import msgspec
 
 from windrow.records import Rollout
-from windrow.store.derived import MIN_BYTES, read_derived, write_derived
+from windrow.store.derived import read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
 from windrow.store.heads import NOT_A_LINE, BadLine, Head, attempts_of, check, decode_head, is_last_seat
 
@@ -117,7 +117,7 @@ class SegmentIndex:
     def save(self, disk: Disk) -> None:
         """Keep the index, unless the segment is too short or this is what is kept."""
         stamp = self._stamp
-        if stamp is None or stamp == self._stored or self.size < MIN_BYTES or not self._storable:
+        if stamp is None or stamp == self._stored or not self._storable or not worth_keeping(self.size):
             return
         self._close_rows()
         stored = _Stored(

@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.compact import Index
 from windrow.records import Json, Task, encode
-from windrow.store.derived import MIN_BYTES, read_derived, write_derived
+from windrow.store.derived import read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
 from windrow.store.log import Log
 from windrow.tasks.plan import TaskList
@@ -120,7 +120,7 @@ class TaskFile:
             self._offsets.frombytes(found[0].offsets)
             return
         self._find_or_append(tasks)
-        if self.path.stat().st_size >= MIN_BYTES:
+        if worth_keeping(self.path.stat().st_size):
             adopted = _Adopted(self._content(), digest, self._offsets.tobytes(), self.bad_lines)
             write_derived(self.path.parent, INDEX, adopted, self._disk)
 

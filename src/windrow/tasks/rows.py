@@ -91,9 +91,9 @@ class RowFile:
         return row
 
     def content_digest(self) -> str:
-        """What the file holds, whatever its name and age."""
+        """What the file holds, and how its rows are counted; whatever its name and age."""
         self._file.seek(0)
-        return hashlib.file_digest(self._file, "sha256").hexdigest()  # type: ignore[arg-type]
+        return f"{self._label} {hashlib.file_digest(self._file, 'sha256').hexdigest()}"  # type: ignore[arg-type]
 
     def close(self) -> None:
         self._file.close()
