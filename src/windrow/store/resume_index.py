@@ -26,6 +26,7 @@ import msgspec
 from windrow.records import Rollout
 from windrow.store.derived import read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
+from windrow.store.fold import is_ungraded
 from windrow.store.heads import NOT_A_LINE, BadLine, Head, attempts_of, check, decode_head, is_last_seat
 
 MIN_GROWTH_BYTES = 64 << 20  # between two indexes that one call writes on its way
@@ -179,25 +180,24 @@ class SegmentIndex:
         self._storable = head is None or is_last_seat(head)  # the other seats may be on their way
 
     def _add(self, attempts: Iterable[tuple[Head | Rollout, bool]]) -> None:
+        rows, tried = self._open_rows, self.tried
         for head, whole in attempts:
             slot = head.group, head.sample
             if head.done and whole:
-                self._settle(*slot)
-                self.tried.pop(slot, None)
+                row = head.group, head.sample // SAMPLES_PER_ROW
+                rows[row] = rows.get(row, 0) | 1 << head.sample % SAMPLES_PER_ROW
+                if len(rows) > OPEN_ROWS:
+                    self._close_rows()
+                if tried:
+                    tried.pop(slot, None)
                 self.gradings.add(head.grading)
-                self.ungraded = self.ungraded or head.grade in ("pending", "failed")
+                self.ungraded = self.ungraded or is_ungraded(head)
                 self.seats = self.seats or head.seat is not None
                 continue
-            before = self.tried.get(slot)
+            before = tried.get(slot)
             if before is None or head.attempt >= before.attempt:
                 again = not whole or head.error is None or head.error.retryable
-                self.tried[slot] = Tried(head.attempt, again)
-
-    def _settle(self, group: str, sample: int) -> None:
-        row = group, sample // SAMPLES_PER_ROW
-        self._open_rows[row] = self._open_rows.get(row, 0) | 1 << sample % SAMPLES_PER_ROW
-        if len(self._open_rows) > OPEN_ROWS:
-            self._close_rows()
+                tried[slot] = Tried(head.attempt, again)
 
     def _close_rows(self) -> None:
         for (group, number), bits in self._open_rows.items():
