@@ -44,6 +44,7 @@ from windrow.store.fold import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.ranks import RankShare
 from windrow.store.read import RunReader
+from windrow.store.verdict_index import name_of_index
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
 from windrow.tasks.ranks import Part
@@ -386,15 +387,14 @@ class Collection:
         log = directory.open_rollouts()
         self.prepared.world.blobs = directory.blobs
         reader = RunReader(directory.path)
-        self._past = Past(self.plan, reader, groups=groups)
+        self._past = Past(self.plan, reader, groups=groups, verdict_index=name_of_index(directory.writer))
         self._past.learn(directory.manifest.grading, redo_under_way(self.prepared, directory.manifest))
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
         )
         self.warn_of_lines(f"run again: {problem}" for problem in self._past.lost)
-        for index in self._past.indexes.values():
-            index.save(directory.disk)
+        self._past.save_indexes(directory.disk)
         self._sink = directory.rollout_sink(self.prepared.redactor, self._past.indexes[log.path.name])
         self._past.indexes.clear()
 

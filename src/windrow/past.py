@@ -12,28 +12,40 @@ from windrow.errors import StoreError
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint
+from windrow.store.disk import Disk
 from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
+from windrow.store.gradings import Gradings
 from windrow.store.heads import Head
 from windrow.store.places import Place, Places
 from windrow.store.ranks import Redo
-from windrow.store.read import RunReader
+from windrow.store.read import RunReader, segments
 from windrow.store.resume_index import SegmentIndex
+from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot
 
 
 class Past:
     """What earlier calls have left. With `groups`, the settled members of groups are found again: `members` gives
-    them."""
+    them. `verdict_index` names an index that says whether verdicts are missing."""
 
-    def __init__(self, plan: Plan, reader: RunReader | None = None, *, groups: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        reader: RunReader | None = None,
+        *,
+        groups: bool = False,
+        verdict_index: str | None = None,
+    ) -> None:
         self.ledger = Ledger(len(plan))
         self.to_grade = Places()
         self.ungraded = 0
         self.lost: list[str] = []  # what is to be run again, since its line cannot be read
         self.indexes: dict[str, SegmentIndex] = {}  # by segment, as `learn` has read them
         self._reader = reader
-        self._gradings = reader.gradings() if reader else None
+        self._index_name = verdict_index
+        self._gradings: Gradings | None = None
+        self._verdict_index: VerdictIndex | None = None  # where everything is settled
         self._plan = plan
         self._samples = plan.samples
         self._groups = groups
@@ -110,6 +122,9 @@ class Past:
             self.indexes[index.segment] = index
             self._apply(index)
             unjudged = unjudged or _may_lack_verdicts(index, grading)
+        if unjudged and redo is None and self._was_judged(reader, grading):
+            return
+        self._gradings = reader.gradings()
         reopened = self._chosen(reader, redo) if redo is not None else {}
         for number, attempt in reopened.items():
             self.ledger.reopen(number, attempt)
@@ -118,6 +133,35 @@ class Past:
             self._find_leftovers(reader, grading, reopened)
         if self._members is None:
             self._positions = None
+
+    def save_indexes(self, disk: Disk) -> None:
+        """Keep what was learned, for the next call."""
+        for index in self.indexes.values():
+            index.save(disk)
+        if self._verdict_index is not None and not (len(self.to_grade) or self._unjudged_groups or self.lost):
+            assert self._reader is not None
+            bad = [line for line in self._reader.bad_lines if line.segment not in self.indexes]
+            self._verdict_index.save(Verdicts(self.ungraded, bad), disk)
+
+    def _was_judged(self, reader: RunReader, grading: Fingerprint | None) -> bool:
+        """Whether everything is settled, and was seen to lack no verdict when the logs were as they are now."""
+        if self._index_name is None or self.ledger.pending_count:
+            return False
+        self._verdict_index = VerdictIndex(
+            reader.path,
+            self._index_name,
+            plan=self._plan.digest(),
+            grading=(grading.hash, grading.generation) if grading is not None else None,
+            segments=self.indexes.values(),
+            scores=segments(reader.path, "scores"),
+        )
+        found = self._verdict_index.found()
+        if found is None:
+            return False
+        self._verdict_index = self._positions = None
+        self.ungraded = found.ungraded
+        reader.note(found.bad_lines)
+        return True
 
     def _apply(self, index: SegmentIndex) -> None:
         """Enter what a segment says of the slots of the plan."""

@@ -15,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.disks import CrashDisk, QuickDisk
-from tests.stores import FAILED, collect, echo, folder_in_memory, make_rollout, open_run, rows, write_run
+from tests.stores import (
+    FAILED,
+    collect,
+    echo,
+    folder_in_memory,
+    judge,
+    make_rollout,
+    open_run,
+    rows,
+    write_run,
+)
 from windrow.engine.control import Control
 from windrow.errors import InfraError
 from windrow.policies.base import Request
@@ -24,6 +34,7 @@ from windrow.secrets import Redactor
 from windrow.store import derived, resume_index
 from windrow.store.directory import RunDirectory
 from windrow.store.heads import Head
+from windrow.store.read import RunReader
 from windrow.store.resume_index import SegmentIndex, load_index
 
 pytestmark = pytest.mark.usefixtures("indexed")
@@ -414,3 +425,90 @@ async def test_a_power_cut_leaves_the_index_whole_or_none(tmp_path: Path) -> Non
         disk.close()
         assert states(left, scorers=("contains",))[0].done == 6
         assert agrees(left)
+
+
+# -- verdicts
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The runs of which all final attempts were looked at."""
+    found: list[Path] = []
+
+    def finals(reader: RunReader, *given: Any, **options: Any) -> Any:
+        found.append(reader.path)
+        return whole_finals(reader, *given, **options)
+
+    whole_finals = RunReader.finals
+    monkeypatch.setattr(RunReader, "finals", finals)
+    return found
+
+
+async def test_a_run_that_was_judged_is_not_looked_at_again(run: Path, looks: list[Path]) -> None:
+    await collect(run)
+    expected = states(run)
+    looks.clear()
+    for _ in range(3):
+        assert states(run) == expected
+    assert looks == []
+    assert expected[0].complete
+
+
+@pytest.mark.parametrize("changed", ["another grading", "a verdict less", "a verdict more", "a smaller plan"])
+async def test_verdicts_are_looked_for_again_when_something_has_changed(
+    run: Path, changed: str, looks: list[Path]
+) -> None:
+    await collect(run)
+    states(run)
+    looks.clear()
+    scores = run / "scores.jsonl"
+    lines = scores.read_bytes().splitlines(keepends=True)
+    options: dict[str, Any] = {}
+    to_grade = 0
+    if changed == "another grading":
+        options, to_grade = {"scorers": (judge, "exact"), "regrade": True}, 6
+    elif changed == "a smaller plan":
+        options = {"limit": 1}
+    elif changed == "a verdict less":
+        scores.write_bytes(b"".join(lines[:-1]))
+        to_grade = 1
+    else:
+        failed = msgspec.json.decode(lines[0])
+        error = msgspec.to_builtins(FAILED)
+        with scores.open("ab") as file:
+            file.write(msgspec.json.encode({**failed, "scores": [{}], "error": error}) + b"\n")
+        to_grade = 1
+    collection = open_run(run, **options)
+    collection.close()
+    assert collection.to_grade == to_grade
+    assert looks
+
+
+async def test_a_verdict_that_is_missing_is_missed_by_every_call(run: Path) -> None:
+    await collect(run)
+    lines = (run / "scores.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "scores.jsonl").write_bytes(b"".join(lines[:-1]))
+    for _ in range(2):
+        collection = open_run(run)
+        collection.close()
+        assert collection.to_grade == 1
+
+
+async def test_bad_lines_of_the_scores_are_reported_by_every_call(run: Path, looks: list[Path]) -> None:
+    await collect(run)
+    with (run / "scores.jsonl").open("ab") as file:
+        file.write(b"?\n")
+    for _ in range(3):
+        collection = open_run(run)
+        collection.close()
+        assert sum("scores.jsonl:7 " in message for message in collection.warnings) == 1
+    assert len(looks) == 1
+
+
+async def test_what_was_lost_of_the_log_is_run_again_although_all_was_judged(run: Path) -> None:
+    await collect(run)
+    states(run)
+    log = run / LOG
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    summary, pending = states(run)
+    assert (summary.done, len(pending)) == (5, 1)

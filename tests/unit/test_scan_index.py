@@ -133,7 +133,9 @@ def test_a_row_that_was_changed_is_noticed_though_size_and_time_are_as_they_were
     opened(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"say 1", b"say 9"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert [task["prompt"] for task in opened(tmp_path)["tasks"]] == ["say 0", "say 9", "say 2", "say 3"]
+    found = opened(tmp_path)
+    assert [task["prompt"] for task in found["kept"]] == ["say 0", "say 9", "say 2", "say 3"]
+    assert found["identities"] == opened(tmp_path, out=str(tmp_path / "fresh"))["identities"]
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,9 @@ class RunReader:
                 yield Place(segment, offset), decode(line)
             except NOT_A_LINE as problem:
                 bad.append(BadLine(segment, number, str(problem)))
-        self._note(bad)
+        self.note(bad)
 
-    def _note(self, bad: Iterable[BadLine]) -> None:
+    def note(self, bad: Iterable[BadLine]) -> None:
         """Each bad line is listed once, however often it is read."""
         known = {(line.segment, line.number) for line in self.bad_lines}
         self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
@@ -94,7 +94,7 @@ class RunReader:
             index = SegmentIndex(self.path, segment)
             with self._opened(segment) as file:
                 index.load(file)
-            self._note(index.bad_lines)
+            self.note(index.bad_lines)
             yield index
 
     def _plainly(self, decode: Callable[[bytes], T], sizes: Mapping[str, int]) -> Iterator[tuple[Place, T]]:
@@ -114,7 +114,7 @@ class RunReader:
                     except NOT_A_LINE as problem:
                         bad.append(BadLine(segment, number, str(problem)))
                     offset += len(line)
-        self._note(bad)
+        self.note(bad)
 
     def _texts(self, sizes: Mapping[str, int]) -> Iterator[bytes]:
         """The whole lines of the rollouts, up to these sizes."""

@@ -24,13 +24,13 @@ from typing import IO
 import msgspec
 
 from windrow.records import Rollout
+from windrow.store.content import READ_BYTES, Content, Stamp, stamp_of
 from windrow.store.derived import read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
 from windrow.store.fold import is_ungraded
 from windrow.store.heads import NOT_A_LINE, BadLine, Head, attempts_of, check, decode_head, is_last_seat
 
 MIN_GROWTH_BYTES = 64 << 20  # between two indexes that one call writes on its way
-READ_BYTES = 1 << 18
 NEWLINE = 0x0A
 GROUP_BYTES = 12
 SAMPLES_PER_ROW = 64
@@ -47,22 +47,11 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     again: bool
 
 
-class _Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """By which a file that nobody has touched is known again."""
-
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-
-
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
     """An index as it is kept."""
 
-    stamp: _Stamp
-    size: int
+    content: Content
     lines: int
-    checksum: int
     settled: bytes
     tried: list[tuple[str, int, Tried]]
     gradings: list[str | None]
@@ -92,10 +81,15 @@ class SegmentIndex:
         self._checksum = 0
         self._settled = bytearray()
         self._open_rows: dict[tuple[str, int], int] = {}  # those to which samples are still added
-        self._stamp: _Stamp | None = None  # the segment's, when `size` was all of it
-        self._stored: _Stamp | None = None
+        self._stamp: Stamp | None = None  # the segment's, when `size` was all of it
+        self._stored: Stamp | None = None
         self._stored_size = 0
         self._storable = True
+
+    @property
+    def content(self) -> tuple[str, int, int]:
+        """Which bytes of which segment it is of: its name, how many, and their checksum."""
+        return self.segment, self.size, self._checksum
 
     def settled(self) -> Iterator[tuple[str, int, int]]:
         """(group, first sample, bits): bit n stands for sample first + n. A row may come up twice; both count."""
@@ -109,7 +103,7 @@ class SegmentIndex:
         self._checksum = zlib.crc32(lines, self._checksum)
         self._lines += len(rollouts)
         self.size += len(lines)
-        self._stamp = _stamp(os.stat(self._path))
+        self._stamp = stamp_of(os.stat(self._path))
         if self._stamp.size != self.size:  # something was appended of which nobody has told
             self._storable = False
         if self.size - self._stored_size > max(MIN_GROWTH_BYTES, self._stored_size // 4):
@@ -122,10 +116,8 @@ class SegmentIndex:
             return
         self._close_rows()
         stored = _Stored(
-            stamp=stamp,
-            size=self.size,
+            content=Content(stamp, self.size, self._checksum),
             lines=self._lines,
-            checksum=self._checksum,
             settled=bytes(self._settled),
             tried=[(group, sample, tried) for (group, sample), tried in self.tried.items()],
             gradings=sorted(self.gradings, key=str),
@@ -138,7 +130,7 @@ class SegmentIndex:
 
     def load(self, file: IO[bytes]) -> None:
         """Begin with what is kept, if that is still true of the segment, and add the lines that follow."""
-        self._stamp = _stamp(os.fstat(file.fileno()))
+        self._stamp = stamp_of(os.fstat(file.fileno()))
         self._restore(file)
         file.seek(self.size)
         self._add(attempts_of(self._heads(file)))
@@ -147,18 +139,17 @@ class SegmentIndex:
         found = read_derived(self._run, _name(self.segment), _Stored)
         if found is None:
             return
-        stored, written_ns = found
-        stamp = self._stamp
+        (stored, written_ns), stamp = found, self._stamp
         assert stamp is not None
-        untouched = stored.stamp == stamp and stored.size == stamp.size and stamp.modified_ns < written_ns
-        if not untouched and (stored.size > stamp.size or _checksum(file, stored.size) != stored.checksum):
+        untouched = stored.content.is_untouched(stamp, written_ns)
+        if not untouched and not stored.content.begins(file):
             return
-        self.size, self._lines, self._checksum = stored.size, stored.lines, stored.checksum
+        self.size, self._lines, self._checksum = stored.content.size, stored.lines, stored.content.checksum
         self._settled = bytearray(stored.settled)
         self.tried = {(group, sample): tried for group, sample, tried in stored.tried}
         self.gradings, self.ungraded, self.seats = set(stored.gradings), stored.ungraded, stored.seats
         self.bad_lines = [BadLine(self.segment, number, problem) for number, problem in stored.bad_lines]
-        self._stored, self._stored_size = (stamp if untouched else None), stored.size
+        self._stored, self._stored_size = (stamp if untouched else None), stored.content.size
 
     def _heads(self, file: IO[bytes]) -> Iterator[Head]:
         """The whole lines from here on; those that cannot be read are noted."""
@@ -224,17 +215,3 @@ def _is_group(name: str) -> bool:
         return len(name) == 2 * GROUP_BYTES and bytes.fromhex(name).hex() == name
     except ValueError:
         return False
-
-
-def _stamp(status: os.stat_result) -> _Stamp:
-    return _Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _checksum(file: IO[bytes], size: int) -> int:
-    """Of the first `size` bytes."""
-    checksum, left = 0, size
-    file.seek(0)
-    while left > 0 and (piece := file.read(min(left, READ_BYTES))):
-        checksum = zlib.crc32(piece, checksum)
-        left -= len(piece)
-    return checksum

@@ -9,7 +9,7 @@ import hashlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 
@@ -22,12 +22,6 @@ from windrow.tasks.plan import TaskList
 
 WRITE_BYTES = 1 << 20
 INDEX = "tasks.index"
-
-
-class SelectedTasks(TaskList, Protocol):
-    """Tasks with a digest of which they are, and in which order."""
-
-    def digest(self) -> str: ...
 
 
 class _Adopted(msgspec.Struct, frozen=True, array_like=True):
@@ -107,7 +101,11 @@ class TaskFile:
         self._file.seek(self._offsets[position])
         return _decode_line(self._file.readline()).task()
 
-    def adopt(self, tasks: SelectedTasks) -> None:
+    def digest(self) -> str:
+        assert self._tasks is not None
+        return self._tasks.digest()
+
+    def adopt(self, tasks: TaskList) -> None:
         """Take these tasks as this call's, in this order; those the file does not hold yet are appended.
 
         Where they stand is kept in an index, which is believed while the file holds the same bytes.
@@ -185,6 +183,13 @@ class KnownTasks:
 
     def task(self, position: int) -> Task:
         return read_task(self._path, self._offsets[position])
+
+    def digest(self) -> str:
+        """Of all lines, whatever they hold."""
+        if self._file is None:
+            return ""
+        self._file.seek(0)
+        return hashlib.file_digest(self._file, "sha256").hexdigest()
 
     def close(self) -> None:
         if self._file is not None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from windrow.identity import group_id, group_namer, rollout_id, seed_of
+from windrow.identity import digest, group_id, group_namer, rollout_id, seed_of
 from windrow.records import Task
 
 MAX_DATA_BYTES = 8 * 1024
@@ -24,6 +24,8 @@ class TaskList(Protocol):
     def identity(self, position: int) -> tuple[str, int]: ...
     def source(self, position: int) -> str: ...
     def task(self, position: int) -> Task: ...
+    def digest(self) -> str:
+        """The same for the same tasks in the same order."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,15 +134,19 @@ class Plan:
         return len(self.tasks) * self.samples
 
     def group(self, position: int) -> str:
-        digest, occurrence = self.tasks.identity(position)
+        name, occurrence = self.tasks.identity(position)
         return group_id(
             source=self.tasks.source(position),
             split=self._split,
-            digest=digest,
+            digest=name,
             occurrence=occurrence,
             pass_=self._pass,
             behaviour=self._behaviour,
         )
+
+    def digest(self) -> str:
+        """The same for the same slots in the same order."""
+        return digest([self.tasks.digest(), self.samples, self._pass, self._behaviour, self._split])
 
     def groups(self) -> Iterator[str]:
         """The groups of all tasks, by position."""
