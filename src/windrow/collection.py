@@ -44,7 +44,6 @@ from windrow.store.fold import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.ranks import RankShare
 from windrow.store.read import RunReader
-from windrow.store.verdict_index import name_of_index
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
 from windrow.tasks.ranks import Part
@@ -387,7 +386,7 @@ class Collection:
         log = directory.open_rollouts()
         self.prepared.world.blobs = directory.blobs
         reader = RunReader(directory.path)
-        self._past = Past(self.plan, reader, groups=groups, verdict_index=name_of_index(directory.writer))
+        self._past = Past(self.plan, reader, groups=groups, indexed=True, writer=directory.writer)
         self._past.learn(directory.manifest.grading, redo_under_way(self.prepared, directory.manifest))
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"

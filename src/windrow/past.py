@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -16,18 +17,19 @@ from windrow.store.disk import Disk
 from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
 from windrow.store.gradings import Gradings
 from windrow.store.heads import Head
+from windrow.store.ledger_index import LedgerIndex
 from windrow.store.places import Place, Places
 from windrow.store.ranks import Redo
 from windrow.store.read import RunReader, segments
 from windrow.store.resume_index import SegmentIndex
 from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
-from windrow.tasks.plan import Ledger, Plan, Slot
+from windrow.tasks.plan import Ledger, PackedLedger, Plan, Slot
 
 
 class Past:
     """What earlier calls have left. With `groups`, the settled members of groups are found again: `members` gives
-    them. `verdict_index` names an index that says whether verdicts are missing."""
+    them. `indexed`: what depends on the plan is taken from this writer's indexes, too."""
 
     def __init__(
         self,
@@ -35,7 +37,8 @@ class Past:
         reader: RunReader | None = None,
         *,
         groups: bool = False,
-        verdict_index: str | None = None,
+        indexed: bool = False,
+        writer: str | None = None,
     ) -> None:
         self.ledger = Ledger(len(plan))
         self.to_grade = Places()
@@ -43,7 +46,9 @@ class Past:
         self.lost: list[str] = []  # what is to be run again, since its line cannot be read
         self.indexes: dict[str, SegmentIndex] = {}  # by segment, as `learn` has read them
         self._reader = reader
-        self._index_name = verdict_index
+        self._indexed = indexed
+        self._writer = writer
+        self._entered: tuple[LedgerIndex, PackedLedger] | None = None  # to be kept
         self._gradings: Gradings | None = None
         self._verdict_index: VerdictIndex | None = None  # where everything is settled
         self._plan = plan
@@ -120,8 +125,8 @@ class Past:
         unjudged = False
         for index in reader.indexes():
             self.indexes[index.segment] = index
-            self._apply(index)
             unjudged = unjudged or _may_lack_verdicts(index, grading)
+        self._enter(reader.path)
         if unjudged and redo is None and self._was_judged(reader, grading):
             return
         self._gradings = reader.gradings()
@@ -138,6 +143,10 @@ class Past:
         """Keep what was learned, for the next call."""
         for index in self.indexes.values():
             index.save(disk)
+        if self._entered is not None:
+            ledger_index, ledger = self._entered
+            ledger_index.save(ledger, disk)
+            self._entered = None
         if self._verdict_index is not None and not (len(self.to_grade) or self._unjudged_groups or self.lost):
             assert self._reader is not None
             bad = [line for line in self._reader.bad_lines if line.segment not in self.indexes]
@@ -145,11 +154,11 @@ class Past:
 
     def _was_judged(self, reader: RunReader, grading: Fingerprint | None) -> bool:
         """Whether everything is settled, and was seen to lack no verdict when the logs were as they are now."""
-        if self._index_name is None or self.ledger.pending_count:
+        if not self._indexed or self.ledger.pending_count:
             return False
         self._verdict_index = VerdictIndex(
             reader.path,
-            self._index_name,
+            self._writer,
             plan=self._plan.digest(),
             grading=(grading.hash, grading.generation) if grading is not None else None,
             segments=self.indexes.values(),
@@ -162,6 +171,21 @@ class Past:
         self.ungraded = found.ungraded
         reader.note(found.bad_lines)
         return True
+
+    def _enter(self, run: Path) -> None:
+        """Enter what the segments say of the plan in the ledger."""
+        known = [*self.indexes.values()]
+        if not self._indexed or not any(index.size for index in known):
+            for index in known:
+                self._apply(index)
+            return
+        ledger_index = LedgerIndex(run, self._writer, plan=self._plan.digest(), segments=known)
+        if (found := ledger_index.found()) is not None:
+            self.ledger = Ledger.unpack(found, len(self._plan))
+            return
+        for index in known:
+            self._apply(index)
+        self._entered = ledger_index, self.ledger.packed()
 
     def _apply(self, index: SegmentIndex) -> None:
         """Enter what a segment says of the slots of the plan."""

@@ -36,6 +36,7 @@ from windrow.store.directory import RunDirectory
 from windrow.store.heads import Head
 from windrow.store.read import RunReader
 from windrow.store.resume_index import SegmentIndex, load_index
+from windrow.tasks.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("indexed")
 LOG = "rollouts.jsonl"
@@ -292,6 +293,48 @@ def test_no_line_is_too_odd_to_be_indexed(tmp_path: Path) -> None:
     found = said(load_index(path, LOG))
     assert found["settled"] == {(make_rollout("far").group, 100_000)}
     assert agrees(path)
+
+
+# -- a plan
+
+PLANS: list[dict[str, Any]] = [
+    {},
+    {"samples": 3},
+    {"samples": 1},
+    {"limit": 2},
+    {"shuffle": 7},
+    {"pass_": 1},
+    {"tasks": rows(5)},
+]
+
+
+async def test_a_ledger_is_taken_for_the_same_plan_and_for_no_other(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(run)
+    expected = []
+    for options in PLANS:
+        shutil.rmtree(run / "index")
+        expected.append(states(run, scorers=("contains",), **options))
+    for _ in range(2):
+        assert [states(run, scorers=("contains",), **options) for options in PLANS] == expected
+    states(run, scorers=("contains",))
+    monkeypatch.setattr(Plan, "groups", None)  # nobody asks for them
+    assert states(run, scorers=("contains",)) == expected[0]
+
+
+async def test_a_ledger_is_not_taken_for_another_log(run: Path) -> None:
+    await begun(run)
+    first, pending = states(run, scorers=("contains",))
+    with (run / LOG).open("ab") as file:
+        slot = (run / LOG).read_bytes().splitlines(keepends=True)[3]  # the one that failed
+        file.write(
+            slot.replace(b'"status":"failed"', b'"status":"completed"').replace(
+                b'"attempt":1', b'"attempt":2'
+            )
+        )
+    second, left = states(run, scorers=("contains",))
+    assert (second.done, len(left)) == (first.done + 1, len(pending) - 1)
 
 
 # -- any history

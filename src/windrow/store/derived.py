@@ -31,6 +31,11 @@ def worth_keeping(source_bytes: int) -> bool:
     return source_bytes >= MIN_BYTES
 
 
+def index_name(kind: str, writer: str | None) -> str:
+    """What an index is called; one that depends on a plan is each writer's own, since ranks go by one each."""
+    return f"{kind}.index" if writer is None else f"{kind}.{writer}.index"
+
+
 def write_derived(run: Path, name: str, value: msgspec.Struct, disk: Disk) -> None:
     """Keep `value` under `name`; not being able to is no error."""
     payload = msgspec.msgpack.encode(value)

@@ -14,15 +14,10 @@ import msgspec
 
 from windrow.identity import digest
 from windrow.store.content import READ_BYTES, Content, content_of, stamp_of
-from windrow.store.derived import read_derived, worth_keeping, write_derived
+from windrow.store.derived import index_name, read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
 from windrow.store.heads import BadLine
 from windrow.store.resume_index import SegmentIndex
-
-
-def name_of_index(writer: str | None) -> str:
-    """Ranks have one each: a share is a plan of its own."""
-    return "scores.index" if writer is None else f"scores.{writer}.index"
 
 
 class Verdicts(msgspec.Struct, frozen=True, array_like=True):
@@ -45,7 +40,7 @@ class VerdictIndex:
     def __init__(
         self,
         run: Path,
-        name: str,
+        writer: str | None,
         *,
         plan: str,
         grading: tuple[str, int] | None,
@@ -53,7 +48,7 @@ class VerdictIndex:
         scores: Iterable[str],
     ) -> None:
         self._run = run
-        self._name = name
+        self._name = index_name("scores", writer)
         self._key = digest([plan, grading, sorted(segment.content for segment in segments)])
         self._stored = read_derived(run, self._name, _Stored)
         self._scores = {segment: self._content(segment) for segment in scores}

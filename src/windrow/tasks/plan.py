@@ -41,6 +41,14 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     recorded_task: Task
 
 
+class PackedLedger(msgspec.Struct, frozen=True, array_like=True):
+    """A ledger in few bytes."""
+
+    done: bytes
+    tried: dict[int, int]
+    final_failures: list[int]
+
+
 class Ledger:
     """What is done, a bit a slot; and for each slot that was tried and is not done, its highest attempt."""
 
@@ -50,6 +58,17 @@ class Ledger:
         self._done = bytearray((size + 7) // 8)
         self._tried: dict[int, int] = {}
         self._final_failures: set[int] = set()
+
+    @classmethod
+    def unpack(cls, packed: PackedLedger, size: int) -> Ledger:
+        ledger = cls(size)
+        ledger._done = bytearray(packed.done)
+        ledger.done_count = int.from_bytes(packed.done, "little").bit_count()
+        ledger._tried, ledger._final_failures = dict(packed.tried), set(packed.final_failures)
+        return ledger
+
+    def packed(self) -> PackedLedger:
+        return PackedLedger(bytes(self._done), dict(self._tried), sorted(self._final_failures))
 
     def is_done(self, number: int) -> bool:
         return bool(self._done[number >> 3] & (1 << (number & 7)))
