@@ -74,12 +74,11 @@ class Survey:
         return [env, agent, prompt, self._choose_scorer, self._env_named]
 
     def findings(self) -> Findings | None:
-        """What `found_before` needs to take the place of a pass; None if it cannot."""
-        if not all(isinstance(found, type) and _is_ours(found) for found in self._found.values()):
+        """What `found_before` needs to take the place of a pass; None if rows name environments or agents: a name in an
+        index is never imported."""
+        if self._found:
             return None
         return Findings(
-            sorted(map(name_of, self.envs)),
-            sorted(self.called),
             self.problem_rows,
             self.all_numbers,
             (self.unanswered.first, len(self.unanswered)),
@@ -88,9 +87,7 @@ class Survey:
 
     def found_before(self, findings: Findings) -> None:
         """A pass that goes by the same has found this."""
-        for name in findings.envs:
-            self.envs.add(self._env if name == name_of(self._env) else self._find("env", name, find_env))
-        self.called = set(findings.called)
+        self.envs.add(self._env)
         self.problem_rows, self.all_numbers = findings.problem_rows, findings.all_numbers
         self.unanswered = RowProblems(*findings.unanswered)
         self.unanswered_problems = RowProblems(*findings.unanswered_problems)
@@ -273,8 +270,9 @@ def _mapped(loaded: LoadedConfig, opened: Opened) -> Rows:
 
 def _is_ours(part: type) -> bool:
     """Whether rows for an environment or an agent are checked by our code alone, and by nothing but the row."""
-    checks = [getattr(part, name, None) for name in ("check_row", "called")]
-    return all(check is None or check.__func__.__module__ in OUR_CHECKS for check in checks)
+    checks = (getattr(part, name, None) for name in ("check_row", "called"))
+    functions = (getattr(check, "__func__", check) for check in checks if check is not None)
+    return all(getattr(function, "__module__", None) in OUR_CHECKS for function in functions)
 
 
 def as_numbered(

@@ -175,17 +175,16 @@ class Past:
     def _enter(self, run: Path) -> None:
         """Enter what the segments say of the plan in the ledger."""
         known = [*self.indexes.values()]
-        if not self._indexed or not any(index.size for index in known):
-            for index in known:
-                self._apply(index)
-            return
-        ledger_index = LedgerIndex(run, self._writer, plan=self._plan.digest(), segments=known)
-        if (found := ledger_index.found()) is not None:
-            self.ledger = Ledger.unpack(found, len(self._plan))
-            return
+        ledger_index = None
+        if self._indexed and any(index.size for index in known):
+            ledger_index = LedgerIndex(run, self._writer, plan=self._plan.digest(), segments=known)
+            if (found := ledger_index.found()) is not None:
+                self.ledger = Ledger.unpack(found, len(self._plan))
+                return
         for index in known:
             self._apply(index)
-        self._entered = ledger_index, self.ledger.packed()
+        if ledger_index is not None:
+            self._entered = ledger_index, self.ledger.packed()
 
     def _apply(self, index: SegmentIndex) -> None:
         """Enter what a segment says of the slots of the plan."""

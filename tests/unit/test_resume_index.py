@@ -239,6 +239,16 @@ async def test_a_run_whose_index_cannot_be_written_is_collected_all_the_same(run
     assert states(run, scorers=("contains",))[0].done == 6
 
 
+async def test_a_run_that_is_moved_while_it_is_written_goes_on(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run", disk=QuickDisk())
+    sink = directory.rollout_sink(Redactor())
+    (tmp_path / "run").rename(tmp_path / "moved")
+    await sink.commit((make_rollout("a"),))
+    directory.close()
+    assert len(said(load_index(tmp_path / "moved", LOG))["settled"]) == 1
+
+
 async def test_a_segment_that_took_the_name_of_another_is_not_taken_for_it(run: Path) -> None:
     await begun(run)
     (run / LOG).rename(run / "rollouts.w1.jsonl")

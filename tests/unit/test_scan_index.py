@@ -95,7 +95,7 @@ def opened(folder: Path, **options: Any) -> dict[str, Any]:
         ROWS,
         [*ROWS, *({**row, "id": None} for row in ROWS[:2]), {"prompt": "say 0", "id": None, "answer": "0"}],
         [{"prompt": "no answer"}, {"prompt": "none either"}],
-        [{**ROWS[0], "sampling": {"temperature": 0.5}, "agent": "chat"}, {**ROWS[1], "env": "prompt"}],
+        [{**ROWS[0], "sampling": {"temperature": 0.5}}, {**ROWS[1], "env": "problem", "tags": ["a"]}],
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"limit": 2}, {"shuffle": 3, "split": "train"}])
@@ -177,6 +177,17 @@ def test_an_environment_of_the_users_that_checks_as_ours_do_needs_no_other_pass(
         found = opened(tmp_path, env="tests.unit.test_scan_index:Plain", scorers=["exact"])
         assert len(found["tasks"]) == 4
     assert len(passes) == 1
+
+
+@pytest.mark.parametrize("named", [{"env": "prompt"}, {"agent": "chat"}])
+def test_rows_that_name_who_plays_them_are_read_by_every_call(
+    tmp_path: Path, named: dict[str, Any], passes: list[str]
+) -> None:
+    """A name in a run directory is never imported."""
+    write_jsonl(tmp_path / "tasks.jsonl", [ROWS[0], {**ROWS[1], **named}])
+    first = opened(tmp_path)
+    assert opened(tmp_path) == first
+    assert len(passes) == 2
 
 
 def test_invalid_rows_are_reported_by_every_call(tmp_path: Path) -> None:

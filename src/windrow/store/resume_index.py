@@ -103,8 +103,13 @@ class SegmentIndex:
         self._checksum = zlib.crc32(lines, self._checksum)
         self._lines += len(rollouts)
         self.size += len(lines)
-        self._stamp = stamp_of(os.stat(self._path))
-        if self._stamp.size != self.size:  # something was appended of which nobody has told
+        try:
+            self._stamp = stamp_of(os.stat(self._path))
+        except OSError:  # the run was moved, which its open log outlives
+            self._stamp = None
+        if (
+            self._stamp is None or self._stamp.size != self.size
+        ):  # or something was appended of which nobody has told
             self._storable = False
         if self.size - self._stored_size > max(MIN_GROWTH_BYTES, self._stored_size // 4):
             self.save(disk)

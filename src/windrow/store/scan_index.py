@@ -23,8 +23,6 @@ MIN_ROWS = 5_000  # fewer are read in a few hundredths of a second
 class Findings(msgspec.Struct, frozen=True, array_like=True):
     """What a survey has found out, to be kept."""
 
-    envs: list[str]
-    called: list[str]
     problem_rows: int
     all_numbers: bool
     unanswered: tuple[list[BadRow], int]
