@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,7 @@ def commands(folder: Path, rollouts: int) -> dict[str, list[str]]:
     return {
         "floor: lines and heads": [sys.executable, "-c", FLOOR, f"{run}/rollouts.jsonl"],
         "stats, changed run": [*anew, *windrow, "stats", run],
+        "collect, all done, no index yet, --no-aggregate": [*collect, "--no-aggregate"],
         "collect, all done, --no-aggregate": [*collect, "--no-aggregate"],
         "collect, all done, changed run": [*anew, *collect],
         "collect, all done": collect,
@@ -87,7 +89,11 @@ def measure(sizes: list[int], *, repeats: int = 1, scratch: Path | None = None) 
             made = [sys.executable, make_run.__file__, str(folder), "--rollouts", str(size)]
             subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
             for what, command in commands(folder, size).items():
-                tries = [measured(what, command, size) for _ in range(repeats)]
+                tries = []
+                for _ in range(repeats):
+                    if "no index yet" in what:
+                        shutil.rmtree(folder / "run" / "index", ignore_errors=True)
+                    tries.append(measured(what, command, size))
                 readings.append(min(tries, key=lambda reading: reading.cpu_seconds))
     return readings
 

@@ -43,3 +43,12 @@ def stub() -> Iterator[Callable[..., ModelServer]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is indexed, however short, and segments after every commit."""
+    from windrow.store import derived, resume_index
+
+    monkeypatch.setattr(derived, "MIN_BYTES", 0)
+    monkeypatch.setattr(resume_index, "MIN_GROWTH_BYTES", 0)

@@ -12,7 +12,7 @@ from scenarios import Options
 TITLE = "Reading a run"
 ABOUT = """
 Commands over complete runs of growing size, each a process of its own, start-up included. The floor reads the log's lines
-and decodes what a resume needs of each.
+and decodes what a resume needs of each. The first `collect` finds no index of the run and writes one, which the next goes by.
 """
 TIMEOUT_S = 1800
 

@@ -37,7 +37,6 @@ from windrow.services import serving
 from windrow.stats.metrics import Metrics, survey, unchanged_metrics, write_metrics
 from windrow.store.directory import (
     GradingSink,
-    RolloutSink,
     RunDirectory,
     move_aside,
 )
@@ -399,16 +398,19 @@ class Collection:
     def _resume(self, directory: RunDirectory, *, groups: bool) -> None:
         """Open the logs, and learn from them what earlier calls have done."""
         assert directory.manifest is not None
-        self._sink = RolloutSink(directory.open_rollouts(), self.prepared.redactor, directory.blobs)
+        log = directory.open_rollouts()
         self.prepared.world.blobs = directory.blobs
         reader = RunReader(directory.path)
-        self._past = Past(self.plan, reader, groups=groups)
+        self._past = Past(self.plan, reader, groups=groups, indexed=True, writer=directory.writer)
         self._past.learn(directory.manifest.grading, redo_under_way(self.prepared, directory.manifest))
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
         )
         self.warn_of_lines(f"run again: {problem}" for problem in self._past.lost)
+        self._past.save_indexes(directory.disk)
+        self._sink = directory.rollout_sink(self.prepared.redactor, self._past.indexes[log.path.name])
+        self._past.indexes.clear()
 
     def _grading_stage(self) -> GradingStage:
         stored: dict[str, Any] = {"grading": self.prepared.grading}
@@ -490,6 +492,8 @@ def open_collection(
             agree(prepared, directory, regrade=regrade, redo=redo)
             file = directory.open_tasks()
             file.adopt(prepared.tasks)
+            if prepared.scan_index is not None:
+                prepared.scan_index.save(path, directory.disk)
         collection = Collection(
             prepared, file, directory=directory, gate=gate, groups=groups, on_warning=on_warning
         )

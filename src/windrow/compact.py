@@ -26,6 +26,18 @@ class Index:
         self._type = numbers
         self._make_room(1 << 10)
 
+    @classmethod
+    def numbering(cls, names: Iterable[Hashable], count: int) -> Index:
+        """Names numbered from 0 on. There are about `count`; of one that comes up twice, the last number stands."""
+        index = cls("I")
+        size = 1 << 10
+        while size * _FULL <= count:
+            size *= 2
+        index._make_room(size)
+        for number, name in enumerate(names):
+            index.set(name, number)
+        return index
+
     def __len__(self) -> int:
         return self._count
 

@@ -44,6 +44,18 @@ def group_id(
     return _hashed(["group", source, split, digest, occurrence, pass_, behaviour])
 
 
+def group_namer(*, source: str, split: str | None, pass_: int, behaviour: str) -> Callable[[str, int], str]:
+    """`group_id` of (digest, occurrence) for the tasks of one source: what they share is encoded once."""
+    before = _canonical(["group", source, split])[:-1]
+    after = b"%d,%s]" % (pass_, _canonical(behaviour))
+
+    def named(digest: str, occurrence: int) -> str:
+        text = b'%s,"%s",%d,%s' % (before, digest.encode(), occurrence, after)
+        return hashlib.sha256(text).hexdigest()[:ID_CHARS]
+
+    return named
+
+
 def rollout_id(group: str, sample: int, seat: int | None = None) -> str:
     return _hashed(["rollout", group, sample, seat])
 

@@ -1,8 +1,12 @@
-"""From rows to a source of tasks: where they are read from, and what one pass over them finds out."""
+"""From rows to a source of tasks: where they are read from, and what one pass over them finds out.
+
+What the pass finds out is kept beside the run (`store/scan_index.py`), and taken again for the same rows, checked by the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,19 +21,28 @@ from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import Seating
 from windrow.errors import UsageError
 from windrow.grade.answers import answers_of, parse_number
+from windrow.identity import digest
 from windrow.naming import name_of
 from windrow.records import Json
 from windrow.scoring import (
     DEFAULT_SCORERS_ENV,
 )
+from windrow.store.scan_index import Findings, ScanIndex, kept_scan
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
 from windrow.tasks.draw import TraitTable
 from windrow.tasks.foreign import ForeignRows, env_of, own_env, usual_env
 from windrow.tasks.kept import open_anew, open_kept
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MappedRows, parse_map
-from windrow.tasks.rows import BadRow, spool_rows
+from windrow.tasks.problems import RowProblems
+from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.scan import Source, scan
+
+# Where the checks stand that go by the row alone.
+OUR_CHECKS = frozenset(
+    f"windrow.{module}"
+    for module in ("agents.base", "envs.base", "envs.chat", "envs.judged", "envs.problem", "envs.rubric")
+)
 
 
 class Survey:
@@ -47,8 +60,37 @@ class Survey:
         self.called: set[str] = set()  # the names under which the agent plays rows, where they have one
         self.problem_rows = 0
         self.all_numbers = True
-        self.unanswered: list[BadRow] = []
-        self.unanswered_problems: list[BadRow] = []
+        self.unanswered = RowProblems()
+        self.unanswered_problems = RowProblems()
+
+    @property
+    def inputs(self) -> list[Json] | None:
+        """What a pass goes by beside the rows; None if it runs code that is not ours, which may go by anything."""
+        made = self._made
+        if issubclass(made.env, Match) or not all(map(_is_ours, (made.env, made.agent))):
+            return None
+        prompt = self._prompt.source if self._prompt is not None else None
+        env, agent = [name_of(made.env), made.env_settings], [name_of(made.agent), made.agent_settings]
+        return [env, agent, prompt, self._choose_scorer, self._env_named]
+
+    def findings(self) -> Findings | None:
+        """What `found_before` needs to take the place of a pass; None if rows name environments or agents: a name in an
+        index is never imported."""
+        if self._found:
+            return None
+        return Findings(
+            self.problem_rows,
+            self.all_numbers,
+            (self.unanswered.first, len(self.unanswered)),
+            (self.unanswered_problems.first, len(self.unanswered_problems)),
+        )
+
+    def found_before(self, findings: Findings) -> None:
+        """A pass that goes by the same has found this."""
+        self.envs.add(self._env)
+        self.problem_rows, self.all_numbers = findings.problem_rows, findings.all_numbers
+        self.unanswered = RowProblems(*findings.unanswered)
+        self.unanswered_problems = RowProblems(*findings.unanswered_problems)
 
     def check(self, row: Mapping[str, Json]) -> None:
         env = self._env_of(row)
@@ -77,9 +119,10 @@ class Survey:
         is_problem = name_of(env) == DEFAULT_SCORERS_ENV
         self.problem_rows += is_problem
         if answer is None:
-            self.unanswered.append(BadRow(where, "no 'answer'"))
+            problem = BadRow(where, "no 'answer'")
+            self.unanswered.append(problem)
             if is_problem:
-                self.unanswered_problems.append(self.unanswered[-1])
+                self.unanswered_problems.append(problem)
         elif is_problem and self._choose_scorer and self.all_numbers:
             self.all_numbers = all(parse_number(text) is not None for text in answers_of(answer))
 
@@ -163,27 +206,73 @@ def as_played(loaded: LoadedConfig, parts: Parts, opened: Opened) -> LoadedConfi
     return LoadedConfig(msgspec.structs.replace(loaded.run, env=env), origins)
 
 
+class Scanned(msgspec.Struct, frozen=True):
+    """The tasks, and what is to be kept of the pass that found them, if it was made and can be."""
+
+    source: Source
+    index: ScanIndex | None
+
+
 def scan_rows(
-    loaded: LoadedConfig, opened: Opened, survey: Survey, table: TraitTable | None = None
-) -> Source:
-    """One pass over the rows; `table` takes what a draw goes by."""
+    loaded: LoadedConfig,
+    opened: Opened,
+    survey: Survey,
+    table: TraitTable | None = None,
+    runs: Iterable[Path] = (),
+) -> Scanned:
+    """One pass over the rows, or what one of `runs` has kept of the same pass; `table` takes what a draw goes by."""
+    key = _scan_key(loaded, opened, survey) if table is None else None
+    kept = kept_scan(runs, key) if key is not None else None
+    if kept is not None:
+        survey.found_before(kept.findings)
+        rows = _mapped(loaded, opened)
+        return Scanned(Source.unpack(kept.source, rows, name=opened.name, split=opened.split), None)
+    source = _scan(loaded, opened, survey, table)
+    findings = survey.findings() if key is not None and not source.invalid else None
+    if key is None or findings is None or (opened.rows.repeats or opened.rows.seeded or opened.rows.unheeded):
+        return Scanned(source, None)
+    return Scanned(source, ScanIndex(key, source, findings))
+
+
+def _scan_key(loaded: LoadedConfig, opened: Opened, survey: Survey) -> str | None:
+    """A digest of all that a pass goes by; None if that cannot be told."""
+    rows, inputs = opened.rows, survey.inputs
+    content = rows.content_digest() if isinstance(rows, ForeignRows) and inputs is not None else None
+    if content is None:
+        return None
+    maps = expand(loaded.run.tasks.map, where="tasks.map")
+    return digest([content, rows.name, opened.name, opened.split, maps, inputs])
+
+
+def _scan(loaded: LoadedConfig, opened: Opened, survey: Survey, table: TraitTable | None) -> Source:
 
     def watch(row: Mapping[str, Json], where: str) -> None:
         survey.watch(row, where)
         if table is not None:
             table.watch(row)
 
-    config, rows = loaded.run.tasks, opened.rows
-    maps = parse_map(expand(config.map, where="tasks.map"), loaded.origins)
+    rows = opened.rows
     return scan(
-        MappedRows(rows, maps) if maps else rows,
+        _mapped(loaded, opened),
         name=opened.name,
         split=opened.split,
         check=survey.check,
         watch=watch,
-        skip_invalid=config.skip_invalid,
+        skip_invalid=loaded.run.tasks.skip_invalid,
         source_of=rows.source_of if isinstance(rows, JoinedRows) else None,
     )
+
+
+def _mapped(loaded: LoadedConfig, opened: Opened) -> Rows:
+    maps = parse_map(expand(loaded.run.tasks.map, where="tasks.map"), loaded.origins)
+    return MappedRows(opened.rows, maps) if maps else opened.rows
+
+
+def _is_ours(part: type) -> bool:
+    """Whether rows for an environment or an agent are checked by our code alone, and by nothing but the row."""
+    checks = (getattr(part, name, None) for name in ("check_row", "called"))
+    functions = (getattr(check, "__func__", check) for check in checks if check is not None)
+    return all(getattr(function, "__module__", None) in OUR_CHECKS for function in functions)
 
 
 def as_numbered(

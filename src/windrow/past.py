@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -12,30 +13,48 @@ from windrow.errors import StoreError
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint
+from windrow.store.disk import Disk
 from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
-from windrow.store.heads import Head, attempts_of
+from windrow.store.gradings import Gradings
+from windrow.store.heads import Head
+from windrow.store.ledger_index import LedgerIndex
 from windrow.store.places import Place, Places
 from windrow.store.ranks import Redo
-from windrow.store.read import RunReader
+from windrow.store.read import RunReader, segments
+from windrow.store.resume_index import SegmentIndex
+from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
-from windrow.tasks.plan import Ledger, Plan, Slot
+from windrow.tasks.plan import Ledger, PackedLedger, Plan, Slot
 
 
 class Past:
     """What earlier calls have left. With `groups`, the settled members of groups are found again: `members` gives
-    them."""
+    them. `indexed`: what depends on the plan is taken from this writer's indexes, too."""
 
-    def __init__(self, plan: Plan, reader: RunReader | None = None, *, groups: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        reader: RunReader | None = None,
+        *,
+        groups: bool = False,
+        indexed: bool = False,
+        writer: str | None = None,
+    ) -> None:
         self.ledger = Ledger(len(plan))
         self.to_grade = Places()
         self.ungraded = 0
         self.lost: list[str] = []  # what is to be run again, since its line cannot be read
+        self.indexes: dict[str, SegmentIndex] = {}  # by segment, as `learn` has read them
         self._reader = reader
-        self._gradings = reader.gradings() if reader else None
+        self._indexed = indexed
+        self._writer = writer
+        self._entered: tuple[LedgerIndex, PackedLedger] | None = None  # to be kept
+        self._gradings: Gradings | None = None
+        self._verdict_index: VerdictIndex | None = None  # where everything is settled
         self._plan = plan
         self._samples = plan.samples
         self._groups = groups
-        self._positions = Index("I")
+        self._positions: Index | None = None  # by group, once one is asked for
         self._members: array[int] | None = None  # by slot: 1 + where its line stands, or 0
         self._unjudged_groups: dict[int, None] = {}  # by position, in the order they were found
         self._known_group: str | None = None
@@ -99,34 +118,85 @@ class Past:
             self._reader.__exit__()
 
     def learn(self, grading: Fingerprint | None, redo: Redo | None) -> None:
-        """Go through the log, one line at a time: once, and again only for a redo, for what lacks a verdict, and for
-        groups that are to be completed."""
+        """Go through what the log has beyond its indexes, and through all of it only for a redo, for what lacks a verdict,
+        and for groups that are to be completed."""
         reader = self._reader
         assert reader is not None
-        highest = array("Q", bytes(8 * len(self._plan) if redo is not None else 0))
         unjudged = False
-        for head, whole in attempts_of(reader.heads()):
-            number = self._number(head)
-            if number is None:
-                continue
-            if redo is not None:
-                highest[number] = max(head.attempt, highest[number])
-            if head.done and whole:
-                self.ledger.mark_done(number)
-                unjudged = unjudged or head.seat is not None or _unjudged(head, grading)  # other seats may be
-            else:
-                again = not whole or head.error is None or head.error.retryable
-                self.ledger.mark_tried(number, head.attempt, again=again)
-        reopened: set[int] = set()
-        if redo is not None:
-            reopened = self._chosen(reader, redo)
-            for number in reopened:
-                self.ledger.reopen(number, highest[number])
+        for index in reader.indexes():
+            self.indexes[index.segment] = index
+            unjudged = unjudged or _may_lack_verdicts(index, grading)
+        self._enter(reader.path)
+        if unjudged and redo is None and self._was_judged(reader, grading):
+            return
+        self._gradings = reader.gradings()
+        reopened = self._chosen(reader, redo) if redo is not None else {}
+        for number, attempt in reopened.items():
+            self.ledger.reopen(number, attempt)
         self.ledger.forget_done_attempts()
         if unjudged or (self._groups and self.ledger.done_count and self.ledger.pending_count):
             self._find_leftovers(reader, grading, reopened)
         if self._members is None:
-            self._positions = Index()
+            self._positions = None
+
+    def save_indexes(self, disk: Disk) -> None:
+        """Keep what was learned, for the next call."""
+        for index in self.indexes.values():
+            index.save(disk)
+        if self._entered is not None:
+            ledger_index, ledger = self._entered
+            ledger_index.save(ledger, disk)
+            self._entered = None
+        if self._verdict_index is not None and not (len(self.to_grade) or self._unjudged_groups or self.lost):
+            assert self._reader is not None
+            bad = [line for line in self._reader.bad_lines if line.segment not in self.indexes]
+            self._verdict_index.save(Verdicts(self.ungraded, bad), disk)
+
+    def _was_judged(self, reader: RunReader, grading: Fingerprint | None) -> bool:
+        """Whether everything is settled, and was seen to lack no verdict when the logs were as they are now."""
+        if not self._indexed or self.ledger.pending_count:
+            return False
+        self._verdict_index = VerdictIndex(
+            reader.path,
+            self._writer,
+            plan=self._plan.digest(),
+            grading=(grading.hash, grading.generation) if grading is not None else None,
+            segments=self.indexes.values(),
+            scores=segments(reader.path, "scores"),
+        )
+        found = self._verdict_index.found()
+        if found is None:
+            return False
+        self._verdict_index = self._positions = None
+        self.ungraded = found.ungraded
+        reader.note(found.bad_lines)
+        return True
+
+    def _enter(self, run: Path) -> None:
+        """Enter what the segments say of the plan in the ledger."""
+        known = [*self.indexes.values()]
+        ledger_index = None
+        if self._indexed and any(index.size for index in known):
+            ledger_index = LedgerIndex(run, self._writer, plan=self._plan.digest(), segments=known)
+            if (found := ledger_index.found()) is not None:
+                self.ledger = Ledger.unpack(found, len(self._plan))
+                return
+        for index in known:
+            self._apply(index)
+        if ledger_index is not None:
+            self._entered = ledger_index, self.ledger.packed()
+
+    def _apply(self, index: SegmentIndex) -> None:
+        """Enter what a segment says of the slots of the plan."""
+        samples, mark, find = self._samples, self.ledger.mark_all_done, self._position
+        for group, first, bits in index.settled():
+            position = find(group)
+            if position is not None and first < samples:
+                mark(position * samples + first, bits & (1 << samples - first) - 1)
+        for (group, sample), tried in index.tried.items():
+            position = find(group)
+            if position is not None and sample < samples:
+                self.ledger.mark_tried(position * samples + sample, tried.attempt, again=tried.again)
 
     def _number(self, line: Head | Rollout) -> int | None:
         """The slot of a line, if it is one of the plan's."""
@@ -140,13 +210,13 @@ class Past:
         return self._known_position * self._samples + line.sample
 
     def _position(self, group: str) -> int | None:
-        if not len(self._positions):
-            for position in range(len(self._plan.tasks)):
-                self._positions.set(self._plan.group(position), position)
+        if self._positions is None:
+            self._positions = Index.numbering(self._plan.groups(), len(self._plan.tasks))
         return self._positions.get(group)
 
-    def _chosen(self, reader: RunReader, redo: Redo) -> set[int]:
-        """`--redo`: what matched among the lines that stood there when it was asked for, and was not done since."""
+    def _chosen(self, reader: RunReader, redo: Redo) -> dict[int, int]:
+        """`--redo`: what matched among the lines that stood there when it was asked for, and was not done since; each slot
+        with its highest attempt."""
         assert self._gradings is not None
         where = parse_where(redo.where)
         chosen: set[int] = set()
@@ -156,12 +226,15 @@ class Past:
                 folded = reader.folded(reader.with_row(rollout), self._gradings)
                 if where(msgspec.to_builtins(folded)):
                     chosen.add(number)
+        highest = dict.fromkeys(chosen, 0)
         for place, head in reader.heads():
+            number = self._number(head)
+            if number not in chosen:
+                continue
+            highest[number] = max(head.attempt, highest[number])
             if head.done and place.offset >= redo.sizes.get(place.segment, 0):
-                number = self._number(head)
-                if number is not None:
-                    chosen.discard(number)
-        return chosen
+                chosen.discard(number)
+        return {number: highest[number] for number in chosen}
 
     def _find_leftovers(
         self, reader: RunReader, grading: Fingerprint | None, reopened: Container[int]
@@ -204,6 +277,11 @@ class Past:
     def _is_open(self, first: int) -> bool:
         """Whether this call will run a slot of the group that begins there."""
         return any(map(self.ledger.is_pending, range(first, first + self._samples)))
+
+
+def _may_lack_verdicts(index: SegmentIndex, grading: Fingerprint | None) -> bool:
+    """Whether the lines alone do not say how all that they settle was graded; of other seats it is not known."""
+    return index.ungraded or index.seats or (grading is not None and not index.gradings <= {grading.hash})
 
 
 def _unjudged(head: Head, grading: Fingerprint | None) -> bool:

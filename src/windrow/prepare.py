@@ -6,7 +6,6 @@ Nothing is written and nothing is sent here: whatever can be refused is refused 
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +28,16 @@ from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
 from windrow.identity import fingerprint, source_hash
-from windrow.intake import Survey, as_numbered, as_played, names_env, open_rows, repeated, scan_rows
+from windrow.intake import (
+    Opened,
+    Survey,
+    as_numbered,
+    as_played,
+    names_env,
+    open_rows,
+    repeated,
+    scan_rows,
+)
 from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
@@ -48,9 +56,12 @@ from windrow.scoring import (
 from windrow.secrets import Redactor
 from windrow.services import Service, addresses, plan_services
 from windrow.store.directory import Fingerprint, Manifest
+from windrow.store.run_names import RUNS, run_at, run_name, runs_called
+from windrow.store.scan_index import ScanIndex
 from windrow.tasks.draw import Draw
+from windrow.tasks.problems import list_problems
 from windrow.tasks.ranks import Rank
-from windrow.tasks.scan import Selection, Source, list_problems
+from windrow.tasks.scan import Selection, Source
 from windrow.tools import Tool
 from windrow.trackers.names import parse_track
 
@@ -60,6 +71,7 @@ DEFAULT_CONCURRENCY = 64
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     loaded: LoadedConfig
     source: Source
+    scan_index: ScanIndex | None  # of the source, to be kept beside the run
     chooser: Chooser
     chosen: Chosen
     world: World
@@ -113,11 +125,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def out_of(self, rank: int) -> Path:
         """A rank's run directory: what `out` says, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
         if self.run.out:
-            out = expand(self.run.out, where="out")
-            return Path(os.path.normpath(out.replace("{rank}", str(rank))))
-        model = self.world.policy.model.removeprefix("scripted:")
-        parts = [self.source.name, self.source.split, model, self.behaviour.hash[:8]]
-        return Path("runs") / "-".join(_slug(part) for part in parts if part)
+            return run_at(expand(self.run.out, where="out"), rank)
+        name = run_name(self.source.name, self.source.split, self.world.policy.model)
+        return RUNS / f"{name}-{self.behaviour.hash[:8]}"
 
 
 def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
@@ -144,7 +154,9 @@ def _prepare(
         env_named=names_env(loaded, parts),
     )
     chooser = Chooser(loaded)
-    source = scan_rows(loaded, opened, survey, chooser.table if chooser.wanted else None)
+    table = chooser.table if chooser.wanted else None
+    scanned = scan_rows(loaded, opened, survey, table, _runs_before(run, opened, made, rank))
+    source = scanned.source
     loaded, of_rows = as_numbered(loaded, opened.rows, made)
     _check_policy(loaded, made.policy, source)
     _check_capture(run, made)
@@ -172,6 +184,7 @@ def _prepare(
     return Prepared(
         loaded=loaded,
         source=source,
+        scan_index=scanned.index,
         chooser=chooser,
         chosen=chosen,
         world=make_world(made, loaded, redactor, behaviour=behaviour.hash, judging=judging),
@@ -345,5 +358,8 @@ def _code(
     return {name: found for name, found in hashes.items() if found is not None}
 
 
-def _slug(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "._" else "-" for c in text).strip("-.") or "run"
+def _runs_before(run: RunConfig, opened: Opened, made: Made, rank: Rank | None) -> list[Path]:
+    """The runs that may have kept what a pass over the same rows has found; the fingerprint is not known yet."""
+    if run.out:
+        return [run_at(expand(run.out, where="out"), rank.number if rank is not None else 0)]
+    return runs_called(run_name(opened.name, opened.split, made.policy.model))

@@ -19,8 +19,7 @@ from windrow.identity import fingerprint
 from windrow.naming import name_of
 from windrow.records import Json
 from windrow.store.directory import Fingerprint
-from windrow.tasks.rows import BadRow
-from windrow.tasks.scan import list_problems
+from windrow.tasks.problems import RowProblems, list_problems
 
 DEFAULT_SCORERS_ENV = "problem"
 
@@ -92,7 +91,7 @@ def group_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer]:
 
 
 def answer_scorer(
-    rows: int, all_numbers: bool, unanswered: list[BadRow], own: type[BaseEnv]
+    rows: int, all_numbers: bool, unanswered: RowProblems, own: type[BaseEnv]
 ) -> tuple[list[AnyScorer], tuple[str, ...]]:
     """The scorer of rows with answers, and what to say about the choice."""
     if not rows:

@@ -28,6 +28,12 @@ def test_an_index_says_what_a_dict_says(entries: list[tuple[object, int]], other
     }
 
 
+@given(st.lists(NAMES))
+def test_names_that_are_numbered_at_once_have_their_positions(names: list[object]) -> None:
+    index = Index.numbering(names, len(names))
+    assert {name: index.get(name) for name in names} == {name: n for n, name in enumerate(names)}
+
+
 def test_an_index_grows_and_forgets_nothing() -> None:
     index = Index()
     for number in range(20_000):

@@ -18,6 +18,7 @@ from tests.stores import collect, contents, echo, folder_in_memory, rows
 from windrow.errors import InfraError
 from windrow.policies.base import Request
 
+pytestmark = pytest.mark.usefixtures("indexed")
 LOGS = ("rollouts.jsonl", "scores.jsonl", "tasks.jsonl")
 EDGE_BYTES, EVERY = 24, 5
 CALL: dict[str, Any] = {"tasks": rows(2), "samples": 2, "concurrency": 1, "retries": 1}

@@ -93,6 +93,12 @@ def test_ids_are_those_of_the_content(source_of) -> None:
     assert slot == slots(plan)[5]
 
 
+@pytest.mark.parametrize("split", [None, 'te"st', "é"])
+def test_the_groups_of_all_tasks_are_those_of_each(source_of, split: str | None) -> None:
+    plan = plan_of(source_of([*prompts(3), *prompts(2)]).select(), samples=2, pass_=3, split=split)
+    assert list(plan.groups()) == [plan.group(position) for position in range(5)]
+
+
 def test_each_pass_and_each_split_has_ids_of_its_own(source_of) -> None:
     source = source_of(prompts(3))
     plans = [plan_of(source, samples=2), plan_of(source, 2, pass_=1), plan_of(source, 2, split="test")]
@@ -183,6 +189,25 @@ def test_a_slot_that_was_done_stays_done_whatever_was_tried_later() -> None:
     ledger.mark_done(0)
     ledger.mark_tried(0, 2, again=False)
     assert (ledger.done_count, ledger.pending_count, ledger.final_failure_count) == (1, 0, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 2**64 - 1))), st.sets(st.integers(0, 154)))
+def test_slots_marked_together_are_those_marked_one_by_one(
+    marks: list[tuple[int, int]], failed: set[int]
+) -> None:
+    together, single = Ledger(155), Ledger(155)
+    for ledger in (together, single):
+        for number in failed:
+            ledger.mark_tried(number, 1, again=False)
+    for first, bits in marks:
+        together.mark_all_done(first, bits)
+        for number in (first + bit for bit in range(64) if bits >> bit & 1):
+            single.mark_done(number)
+    for ledger in (together, single):
+        ledger.mark_all_done(8, 255)
+    assert [*map(together.is_done, range(155))] == [*map(single.is_done, range(155))]
+    assert [*map(together.is_pending, range(155))] == [*map(single.is_pending, range(155))]
+    assert (together.done_count, together.pending_count) == (single.done_count, single.pending_count)
 
 
 EVENTS = st.lists(

@@ -1,4 +1,5 @@
-"""Any interleaving of calls, crashes, torn tails, bad lines, gradings, redos and extensions equals a simple model.
+"""Any interleaving of calls, crashes, torn tails, bad lines, gradings, redos and extensions equals a simple model; with indexes
+that are lost, spoilt or older than the log.
 
 The model is told what is on disk, after it was checked that nothing is missing there that had been counted on, and
 nothing is there that was never written. Windrow must agree with it each time a run is opened and each time it is read.
@@ -91,6 +92,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._bad_lines = 0
         self._roots = 0
         self._segments = 0
+        self._old_indexes: dict[str, bytes] = {}
         self._root = self._folder / "0"
         self._root.mkdir()
         self._disk = CrashDisk(self._root)
@@ -142,6 +144,23 @@ class StoreMachine(RuleBasedStateMachine):
             self._segments += 1
             log.rename(self._run / f"rollouts.w{self._segments}.jsonl")
             self._settle()
+
+    @precondition(lambda self: (self._run / "index").exists())
+    @rule(how=st.sampled_from(["lost", "spoilt", "old"]), at=st.integers(0, 10_000))
+    def change_indexes(self, how: str, at: int) -> None:
+        """Indexes are lost, damaged, or put back as they once were."""
+        now = {path.name: path.read_bytes() for path in (self._run / "index").iterdir()}
+        for name, kept in now.items():
+            path = self._run / "index" / name
+            if how == "lost":
+                path.unlink()
+            elif how == "spoilt" and kept:
+                at %= len(kept)
+                path.write_bytes(kept[:at] + bytes([kept[at] ^ 1]) + kept[at + 1 :])
+            elif how == "old":
+                path.write_bytes(self._old_indexes.get(name, b""))
+        self._old_indexes = now
+        self._settle()
 
     def _call(self, command: Command, script: Script, crash: CrashPlan | None) -> None:
         self._command = command
@@ -325,5 +344,5 @@ def _end(record: dict[str, Any]) -> str:
     return str(record["messages"][-1]["content"].split()[0])
 
 
-TestStore = pytest.mark.slow(StoreMachine.TestCase)
+TestStore = pytest.mark.usefixtures("indexed")(pytest.mark.slow(StoreMachine.TestCase))
 TestStore.settings = settings(max_examples=max(25, settings().max_examples // 4), stateful_step_count=16)

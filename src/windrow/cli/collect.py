@@ -26,7 +26,7 @@ from windrow.identity import episode_id
 from windrow.prepare import Prepared, prepare
 from windrow.ranking import is_unasked, launched
 from windrow.tasks.loaders import FORMS
-from windrow.tasks.scan import list_problems
+from windrow.tasks.problems import list_problems
 from windrow.trackers.names import trackers_of
 from windrow.trackers.reporting import track
 

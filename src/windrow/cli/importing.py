@@ -13,7 +13,7 @@ from windrow.config import OPTIONS, load_config
 from windrow.engine.loop import run_loop
 from windrow.importing import Imported, Written, import_run, written_by_nemo_gym
 from windrow.prepare import prepare
-from windrow.tasks.scan import list_problems
+from windrow.tasks.problems import list_problems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

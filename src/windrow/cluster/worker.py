@@ -96,7 +96,7 @@ class _Worker:
         world = world_of(start.recipe, self._redactor)
         directory = RunDirectory(Path(start.run), writer=start.writer, lock=start.lock)
         try:
-            sink = RolloutSink(directory.open_rollouts(), self._redactor, directory.blobs)
+            sink = directory.rollout_sink(self._redactor)
             world.blobs = directory.blobs
             for torn in directory.torn:
                 self._warn(f"a torn last line was set aside in {torn}")

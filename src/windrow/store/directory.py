@@ -20,11 +20,12 @@ from windrow.secrets import Redactor
 from windrow.store.blobs import FOLDER as BLOBS
 from windrow.store.blobs import BlobStore
 from windrow.store.disk import Disk
-from windrow.store.heads import whole_episodes
+from windrow.store.heads import decode_head, whole_episodes
 from windrow.store.lock import Lock
 from windrow.store.locks import RANK, Locks
 from windrow.store.log import Log, Whole
 from windrow.store.ranks import Ranks, Redo
+from windrow.store.resume_index import SegmentIndex, load_index
 from windrow.store.swap import DRAFT, finish, is_unfinished
 from windrow.store.taskfile import TaskFile
 from windrow.tasks.draw import Draw
@@ -127,6 +128,7 @@ class RunDirectory:
         self.writer = writer if rank is None else f"{RANK}{rank}"
         self._logs: list[Log] = []
         self._tasks: TaskFile | None = None
+        self._index: SegmentIndex | None = None
         self.blobs = BlobStore(path, self.disk)
         self.locks: Locks | None = None
         try:
@@ -162,11 +164,17 @@ class RunDirectory:
         self.manifest = manifest
 
     def open_tasks(self) -> TaskFile:
-        self._tasks = TaskFile(self._open_log(TASKS), self.path / TASKS)
+        self._tasks = TaskFile(self._open_log(TASKS), self.path / TASKS, self.disk)
         return self._tasks
 
     def open_rollouts(self) -> Log:
         return self._open_log(self._segment("rollouts"), whole_episodes)
+
+    def rollout_sink(self, redactor: Redactor, index: SegmentIndex | None = None) -> RolloutSink:
+        """For the rollouts of this writer. The index of its segment, read anew unless given, is kept up to date."""
+        log = self.open_rollouts()
+        self._index = index or load_index(self.path, log.path.name)
+        return RolloutSink(log, redactor, self.blobs, self._index, self.disk)
 
     def open_scores(self) -> Log:
         return self._open_log(self._segment("scores"))
@@ -183,6 +191,9 @@ class RunDirectory:
         for log in self._logs:
             log.close()
         self._logs = []
+        if self._index is not None:
+            self._index.save(self.disk)
+            self._index = None
         if self._tasks is not None:
             self._tasks.close()
         if self.locks is not None:
@@ -203,15 +214,28 @@ class RunDirectory:
 class RolloutSink:
     """Encodes rollouts and appends them; all rollouts of one call are one write."""
 
-    def __init__(self, log: Log, redactor: Redactor, blobs: BlobStore) -> None:
+    def __init__(
+        self,
+        log: Log,
+        redactor: Redactor,
+        blobs: BlobStore,
+        index: SegmentIndex | None = None,
+        disk: Disk | None = None,
+    ) -> None:
         self._log = log
         self._redactor = redactor
         self._blobs = blobs
+        self._index = index
+        self._disk = disk or Disk()
 
     async def commit(self, rollouts: Sequence[Rollout]) -> None:
         await self._blobs.settle()
         lines = b"".join(encode(rollout) + b"\n" for rollout in rollouts)
-        await self._log.append(self._redactor.line(lines))
+        written = self._redactor.line(lines)
+        await self._log.append(written)
+        if self._index is not None:
+            heads = rollouts if written is lines else [decode_head(line) for line in written.splitlines()]
+            self._index.committed(heads, written, self._disk)
 
 
 class GradingSink:

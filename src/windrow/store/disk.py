@@ -42,7 +42,7 @@ class Disk:
 
     def replace(self, path: Path, data: bytes | Iterable[bytes]) -> None:
         """Put `data`, which may come in pieces, at `path`, whole or not at all."""
-        draft = path.with_name(f".{path.name}.{process_name()}")
+        draft = _draft(path)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             for piece in (data,) if isinstance(data, bytes) else data:
@@ -52,6 +52,21 @@ class Disk:
             os.close(descriptor)
         self.rename(draft, path)
 
+    def put(self, path: Path, pieces: Iterable[bytes]) -> None:
+        """The same for what can be made again: readers see all of it or what was there, but a power cut may tear it."""
+        draft = _draft(path)
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                for piece in pieces:
+                    write_all(self, descriptor, piece)
+            finally:
+                os.close(descriptor)
+            os.replace(draft, path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)
         self.sync_directory(new.parent)
@@ -60,6 +75,10 @@ class Disk:
 def process_name() -> str:
     """This process among all that may write in a directory: in containers that share one, all may have one number."""
     return f"{os.getpid()}-{socket.gethostname()[:64]}"
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{process_name()}")
 
 
 def write_all(disk: Disk, descriptor: int, data: bytes) -> None:

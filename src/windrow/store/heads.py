@@ -6,14 +6,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
 from windrow.compact import RepeatedNames, Repeats
-from windrow.records import SCHEMA_VERSION, is_done
+from windrow.records import SCHEMA_VERSION, Rollout, is_done
 from windrow.store.log import whole_bytes
-from windrow.store.places import Place
 
 NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -29,6 +28,14 @@ class Line(NamedTuple):
     number: int
     offset: int
     text: bytes
+
+
+class BadLine(msgspec.Struct, frozen=True):
+    """A whole line of a log that cannot be read."""
+
+    segment: str
+    number: int
+    problem: str
 
 
 class _Error(msgspec.Struct, gc=False):
@@ -59,6 +66,9 @@ class Head(msgspec.Struct, gc=False):
     @property
     def done(self) -> bool:
         return is_done(self.status, self.reason)
+
+
+H = TypeVar("H", bound=Head | Rollout)  # the head of a line, or all of it
 
 
 class MemberHead(Head, gc=False, kw_only=True):
@@ -96,14 +106,14 @@ def check(line: bytes) -> None:
         line.decode()
 
 
-def attempts_of(lines: Iterable[tuple[Place, Head]]) -> Iterator[tuple[Head, bool]]:
+def attempts_of(heads: Iterable[H]) -> Iterator[tuple[H, bool]]:
     """Each attempt by the last of its lines, and whether it is whole.
 
     The seats of an episode stand together in the log, in their order. One that lacks a line is an attempt that is lost.
     """
-    before: Head | None = None  # of an episode with seats
+    before: H | None = None  # of an episode with seats
     sound = True
-    for _, head in lines:
+    for head in heads:
         joins = before is not None and head.seat is not None and follows(head, before)
         if before is not None and not joins:
             yield before, sound and is_last_seat(before)
@@ -146,7 +156,7 @@ def _head(line: bytes) -> Head | None:
         return None
 
 
-def is_last_seat(head: Head) -> bool:
+def is_last_seat(head: Head | Rollout) -> bool:
     """Whether an episode ends with this line: it has one seat, or this is the last."""
     return head.seat is None or head.seats is None or head.seat == head.seats - 1
 
@@ -174,7 +184,7 @@ def _line_before(descriptor: int, end: int) -> tuple[int, Head | None]:
     return start, _head(os.pread(descriptor, end - start, start))
 
 
-def follows(head: Head, before: Head) -> bool:
+def follows(head: Head | Rollout, before: Head | Rollout) -> bool:
     """Whether a line is of the next seat of the same attempt."""
     if before.seat is None or head.seat != before.seat + 1:
         return False

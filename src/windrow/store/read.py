@@ -22,6 +22,7 @@ from windrow.store.fold import GRADABLE, R, expected_scorers, fold
 from windrow.store.gradings import Gradings, Memberships, decode_grading_head
 from windrow.store.heads import (
     NOT_A_LINE,
+    BadLine,
     Contest,
     Head,
     Line,
@@ -34,6 +35,7 @@ from windrow.store.heads import (
     without_lost_episodes,
 )
 from windrow.store.places import Place, Places
+from windrow.store.resume_index import SegmentIndex
 from windrow.store.taskfile import read_task, read_tasks
 
 READ_BYTES = 1 << 17
@@ -42,12 +44,6 @@ BATCH_BYTES = 1 << 17
 BATCH_LINES = 512
 
 T = TypeVar("T")
-
-
-class BadLine(msgspec.Struct, frozen=True):
-    segment: str
-    number: int
-    problem: str
 
 
 class RunReader:
@@ -91,12 +87,21 @@ class RunReader:
                 yield Place(segment, offset), decode(line)
             except NOT_A_LINE as problem:
                 bad.append(BadLine(segment, number, str(problem)))
-        self._note_bad(bad)
+        self.note(bad)
 
-    def _note_bad(self, bad: Iterable[BadLine]) -> None:
-        """Note each once, however often it is read."""
+    def note(self, bad: Iterable[BadLine]) -> None:
+        """Each bad line is listed once, however often it is read."""
         known = {(line.segment, line.number) for line in self.bad_lines}
         self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
+
+    def indexes(self) -> Iterator[SegmentIndex]:
+        """What each segment says to a resume; of a segment that is indexed, only what was added since is read."""
+        for segment in segments(self.path):
+            index = SegmentIndex(self.path, segment)
+            with self._opened(segment) as file:
+                index.load(file)
+            self.note(index.bad_lines)
+            yield index
 
     def _plain_batches(
         self, decode: Callable[[bytes], T], sizes: Mapping[str, int]

@@ -5,6 +5,7 @@ It only grows: a larger limit or a longer source appends what is new.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,22 @@ import msgspec
 
 from windrow.compact import Index
 from windrow.records import Json, Task, encode
+from windrow.store.derived import read_derived, worth_keeping, write_derived
+from windrow.store.disk import Disk
 from windrow.store.log import Log
 from windrow.tasks.plan import TaskList
 
 WRITE_BYTES = 1 << 20
+INDEX = "tasks.index"
+
+
+class _Adopted(msgspec.Struct, frozen=True, array_like=True):
+    """Where the tasks of a call stand in a tasks.jsonl of this content."""
+
+    content: str
+    tasks: str
+    offsets: bytes
+    bad_lines: list[int]
 
 
 class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +77,9 @@ decode_known = msgspec.json.Decoder(KnownTask).decode
 class TaskFile:
     """The selected tasks of this call, by position, each read from the file when asked for."""
 
-    def __init__(self, log: Log, path: Path) -> None:
+    def __init__(self, log: Log, path: Path, disk: Disk) -> None:
         self.path = path
+        self._disk = disk
         self.bad_lines: list[int] = []
         self._log = log
         self._file = path.open("rb")
@@ -87,10 +101,33 @@ class TaskFile:
         self._file.seek(self._offsets[position])
         return _decode_line(self._file.readline()).task()
 
+    def digest(self) -> str:
+        assert self._tasks is not None
+        return self._tasks.digest()
+
     def adopt(self, tasks: TaskList) -> None:
-        """Take these tasks as this call's, in this order; those the file does not hold yet are appended."""
-        known = self._known()
+        """Take these tasks as this call's, in this order; those the file does not hold yet are appended.
+
+        Where they stand is kept in an index, which is believed while the file holds the same bytes.
+        """
         self._tasks = tasks
+        digest = tasks.digest()
+        found = read_derived(self.path.parent, INDEX, _Adopted)
+        if found is not None and (found[0].tasks, found[0].content) == (digest, self._content()):
+            self.bad_lines = found[0].bad_lines
+            self._offsets.frombytes(found[0].offsets)
+            return
+        self._find_or_append(tasks)
+        if worth_keeping(self.path.stat().st_size):
+            adopted = _Adopted(self._content(), digest, self._offsets.tobytes(), self.bad_lines)
+            write_derived(self.path.parent, INDEX, adopted, self._disk)
+
+    def _content(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _find_or_append(self, tasks: TaskList) -> None:
+        known = self._known()
         end = self.path.stat().st_size
         fresh = bytearray()
         for position in range(len(tasks)):
@@ -146,6 +183,13 @@ class KnownTasks:
 
     def task(self, position: int) -> Task:
         return read_task(self._path, self._offsets[position])
+
+    def digest(self) -> str:
+        """Of all lines, whatever they hold."""
+        if self._file is None:
+            return ""
+        self._file.seek(0)
+        return hashlib.file_digest(self._file, "sha256").hexdigest()
 
     def close(self) -> None:
         if self._file is not None:

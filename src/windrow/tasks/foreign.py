@@ -20,7 +20,7 @@ from windrow.compact import Index
 from windrow.identity import digest
 from windrow.naming import ROW_FORMS
 from windrow.records import Json
-from windrow.tasks.rows import BadRow, Row, Rows
+from windrow.tasks.rows import BadRow, Row, RowFile, Rows
 
 WEB = "web"
 
@@ -181,6 +181,10 @@ class ForeignRows:
         row = self._rows.read(offset)
         form = form_of(row)
         return form.split_row(row)[0] if form is not None else row
+
+    def content_digest(self) -> str | None:
+        """What the rows are read from; None where that cannot be told without reading them."""
+        return self._rows.content_digest() if isinstance(self._rows, RowFile) else None
 
     def close(self) -> None:
         self._rows.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 DIGEST_BYTES = 16
 
 
@@ -16,6 +18,23 @@ class Identities:
     def __getitem__(self, position: int) -> tuple[str, int]:
         start = position * DIGEST_BYTES
         return self._digests[start : start + DIGEST_BYTES].hex(), self._occurrences.get(position, 0)
+
+    @classmethod
+    def restored(cls, digests: bytes, occurrences: dict[int, int]) -> Identities:
+        found = cls()
+        found._digests, found._occurrences = bytearray(digests), occurrences
+        return found
+
+    def packed(self, positions: Sequence[int]) -> tuple[bytes, dict[int, int]]:
+        """The digests of the tasks at these positions, one after the other, and by their order, which is not the first
+        occurrence of its digest."""
+        if positions == range(len(self)):
+            return bytes(self._digests), dict(self._occurrences)
+        starts = (position * DIGEST_BYTES for position in positions)
+        digests = b"".join(self._digests[start : start + DIGEST_BYTES] for start in starts)
+        repeated = self._occurrences
+        found = {n: repeated[at] for n, at in enumerate(positions) if at in repeated} if repeated else {}
+        return digests, found
 
     def append(self, digest: str, occurrence: int) -> None:
         if occurrence:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from windrow.identity import group_id, rollout_id, seed_of
+from windrow.identity import digest, group_id, group_namer, rollout_id, seed_of
 from windrow.records import Task
 
 MAX_DATA_BYTES = 8 * 1024
@@ -24,6 +24,8 @@ class TaskList(Protocol):
     def identity(self, position: int) -> tuple[str, int]: ...
     def source(self, position: int) -> str: ...
     def task(self, position: int) -> Task: ...
+    def digest(self) -> str:
+        """The same for the same tasks in the same order."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,14 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     recorded_task: Task
 
 
+class PackedLedger(msgspec.Struct, frozen=True, array_like=True):
+    """A ledger in few bytes."""
+
+    done: bytes
+    tried: dict[int, int]
+    final_failures: list[int]
+
+
 class Ledger:
     """What is done, a bit a slot; and for each slot that was tried and is not done, its highest attempt."""
 
@@ -49,6 +59,17 @@ class Ledger:
         self._tried: dict[int, int] = {}
         self._final_failures: set[int] = set()
 
+    @classmethod
+    def unpack(cls, packed: PackedLedger, size: int) -> Ledger:
+        ledger = cls(size)
+        ledger._done = bytearray(packed.done)
+        ledger.done_count = int.from_bytes(packed.done, "little").bit_count()
+        ledger._tried, ledger._final_failures = dict(packed.tried), set(packed.final_failures)
+        return ledger
+
+    def packed(self) -> PackedLedger:
+        return PackedLedger(bytes(self._done), dict(self._tried), sorted(self._final_failures))
+
     def is_done(self, number: int) -> bool:
         return bool(self._done[number >> 3] & (1 << (number & 7)))
 
@@ -57,6 +78,27 @@ class Ledger:
             self._done[number >> 3] |= 1 << (number & 7)
             self.done_count += 1
         self._final_failures.discard(number)
+
+    def mark_all_done(self, first: int, bits: int) -> None:
+        """Mark slot `first` + n for each bit n."""
+        start, shift = first >> 3, first & 7
+        if (
+            not shift and bits < 256 and not self._final_failures
+        ):  # so it is for nearly all, with eight samples
+            before = self._done[start]
+            self._done[start] = after = before | bits
+            self.done_count += (before ^ after).bit_count()
+            return
+        end = start + (shift + bits.bit_length() + 7) // 8
+        before = int.from_bytes(self._done[start:end], "little")
+        after = before | bits << shift
+        if after != before:
+            self._done[start:end] = after.to_bytes(end - start, "little")
+            self.done_count += (after ^ before).bit_count()
+        if self._final_failures:
+            self._final_failures.difference_update(
+                first + n for n in range(bits.bit_length()) if bits >> n & 1
+            )
 
     def mark_tried(self, number: int, attempt: int, *, again: bool) -> None:
         """An attempt was made. `again` says whether the slot is to be run once more if it is not done."""
@@ -111,15 +153,31 @@ class Plan:
         return len(self.tasks) * self.samples
 
     def group(self, position: int) -> str:
-        digest, occurrence = self.tasks.identity(position)
+        name, occurrence = self.tasks.identity(position)
         return group_id(
             source=self.tasks.source(position),
             split=self._split,
-            digest=digest,
+            digest=name,
             occurrence=occurrence,
             pass_=self._pass,
             behaviour=self._behaviour,
         )
+
+    def digest(self) -> str:
+        """The same for the same slots in the same order."""
+        return digest([self.tasks.digest(), self.samples, self._pass, self._behaviour, self._split])
+
+    def groups(self) -> Iterator[str]:
+        """The groups of all tasks, by position."""
+        tasks = self.tasks
+        source = None
+        for position in range(len(tasks)):
+            if (found := tasks.source(position)) != source:
+                source = found
+                name = group_namer(
+                    source=source, split=self._split, pass_=self._pass, behaviour=self._behaviour
+                )
+            yield name(*tasks.identity(position))
 
     def slot(self, number: int, attempt: int = 1) -> Slot:
         position = number // self.samples

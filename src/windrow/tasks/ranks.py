@@ -65,6 +65,11 @@ class Part:
     def task(self, position: int) -> Task:
         return self._tasks.task(self._positions[position])
 
+    def digest(self) -> str:
+        found = hashlib.sha256(self._tasks.digest().encode())
+        found.update(array("Q", self._positions).tobytes())
+        return found.hexdigest()
+
 
 def plan_digest(tasks: TaskList, *, samples: int, pass_: int) -> str:
     """What is shared out, and in which order: the same for ranks that go by the same plan."""

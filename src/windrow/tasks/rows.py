@@ -6,6 +6,7 @@ the index (JSON array), and what was expected.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -88,6 +89,11 @@ class RowFile:
         if isinstance(row, BadRow):
             raise UsageError(f"{self.name} changed while it was being read; start again")
         return row
+
+    def content_digest(self) -> str:
+        """What the file holds, and how its rows are counted; whatever its name and age."""
+        self._file.seek(0)
+        return f"{self._label} {hashlib.file_digest(self._file, 'sha256').hexdigest()}"  # type: ignore[arg-type]
 
     def close(self) -> None:
         self._file.close()

@@ -19,9 +19,8 @@ from windrow.identity import canonical, digest
 from windrow.records import Json, Task
 from windrow.tasks.foreign import key_of, limits_of, own_env, sampling_of
 from windrow.tasks.identities import Identities
+from windrow.tasks.problems import list_problems
 from windrow.tasks.rows import BadRow, Row, Rows
-
-SHOWN_PROBLEMS = 20
 
 # Raises ValueError with what is wrong with a row for the environment it is meant for.
 RowCheck = Callable[[Mapping[str, Json]], None]
@@ -29,6 +28,18 @@ RowCheck = Callable[[Mapping[str, Json]], None]
 RowWatch = Callable[[Mapping[str, Json], str], None]
 # The name of the data set that has the row at an offset.
 SourceOf = Callable[[int], str]
+
+
+class PackedSource(msgspec.Struct, frozen=True, array_like=True):
+    """A source without invalid rows, in few bytes: where its rows stand, what they are, what they ask for."""
+
+    offsets: bytes
+    indexes: bytes
+    digests: bytes
+    occurrences: dict[int, int]
+    row_sampling: list[str]
+    row_limits: list[str]
+    row_agents: list[str]
 
 
 class Source:
@@ -95,6 +106,38 @@ class Source:
             positions = array("Q", sorted(positions, key=rank))
         return Selection(self, positions[:limit])
 
+    def packed(self) -> PackedSource:
+        """What `unpack` needs to make the same source of the same rows, without reading them."""
+        assert self._source_of is None
+        assert not self.invalid
+        return PackedSource(
+            self._offsets.tobytes(),
+            self._indexes.tobytes(),
+            *self._identities.packed(range(len(self))),
+            sorted(self.row_sampling),
+            sorted(self.row_limits),
+            sorted(self.row_agents),
+        )
+
+    @classmethod
+    def unpack(cls, packed: PackedSource, rows: Rows, *, name: str, split: str | None) -> Source:
+        source = cls(rows, name=name, split=split)
+        source._offsets.frombytes(packed.offsets)
+        source._indexes.frombytes(packed.indexes)
+        source._identities = Identities.restored(packed.digests, packed.occurrences)
+        source.row_sampling.update(packed.row_sampling)
+        source.row_limits.update(packed.row_limits)
+        source.row_agents.update(packed.row_agents)
+        return source
+
+    def digest(self, positions: Sequence[int]) -> str:
+        """The same for the same tasks in the same order."""
+        names = [self.name] if self._source_of is None else [self.source(at) for at in positions]
+        digests, occurrences = self._identities.packed(positions)
+        found = hashlib.sha256(canonical([names, sorted(occurrences.items())]))
+        found.update(digests)
+        return found.hexdigest()
+
     def _add(self, row: Row, digest: str, occurrence: int) -> None:
         self._offsets.append(row.offset)
         self._indexes.append(row.index)
@@ -122,6 +165,10 @@ class Selection:
 
     def task(self, position: int) -> Task:
         return self._source.task(self._positions[position])
+
+    def digest(self) -> str:
+        """The same for the same tasks in the same order."""
+        return self._source.digest(self._positions)
 
 
 def scan(
@@ -196,15 +243,6 @@ def task_key(row: Mapping[str, Json], digest: str) -> str:
     """What the row is called (its own `id`), else its digest: a label."""
     key = key_of(row)
     return digest if key is None else key
-
-
-def list_problems(problems: list[BadRow]) -> str:
-    """Bad rows, one a line, the first of many."""
-    lines = [f"{bad.where}: {bad.problem}" for bad in problems[:SHOWN_PROBLEMS]]
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"… and {len(problems) - SHOWN_PROBLEMS:,} more")
-    count = "1 invalid row" if len(problems) == 1 else f"{len(problems):,} invalid rows"
-    return f"{count}:\n" + "\n".join(lines)
 
 
 def _check_row(row: Mapping[str, Json]) -> None:
