@@ -38,7 +38,7 @@ class Usage:
     seconds: float
     cpu_seconds: float
     peak_rss_mb: float
-    parent_cpu_seconds: float  # of the command's own process, while it had children
+    parent_cpu_seconds: float = 0.0  # of the command's own process, while it had children
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,10 @@ class Past:
         """Whether an attempt that the log does not have was judged: its line was lost, and its number is not given
         again, or its verdicts would be taken for those of another."""
         gradings = self._gradings
-        return gradings is not None and any(
-            (id, slot.attempt) in gradings for id in (slot.id, rollout_id(slot.group, slot.sample, 0))
-        )
+        if not gradings:  # None, or empty
+            return False
+        ids = (slot.id, rollout_id(slot.group, slot.sample, 0))
+        return any((id, slot.attempt) in gradings for id in ids)
 
     def judged(self, rollout: Rollout, gradings: Sequence[Grading]) -> None:
         """Gradings were made just now: they count when the rollout is read again, with its group."""
