@@ -165,17 +165,8 @@ def _floor(name: str, script: str, load: Load, *flags: str) -> Side:
     return Side(name, load, measure, f"python bench/{script} {shlex.join(options)}")
 
 
-@cache
-def compile_windrow() -> None:
-    """Compile windrow to bytecode, as pip compiled aiohttp when it was installed. An editable install is not compiled,
-    and PYTHONDONTWRITEBYTECODE would have every command compile it anew."""
-    package = Path(find_spec("windrow").origin).parent
-    compileall.compile_dir(package, quiet=2)
-
-
 def windrow(load: Load, *flags: str, name: str = "windrow") -> Side:
     """`windrow collect` as a user would type it, without its display."""
-    compile_windrow()
     options = ["--quiet", "-k", str(load.samples), "--concurrency", str(load.concurrency), *flags]
     tasks_name = f"{load.tasks}-tasks.jsonl"
 
@@ -209,8 +200,17 @@ def count_lines(path: Path) -> int:
         return sum(1 for _ in file)
 
 
+@cache
+def compile_windrow() -> None:
+    """Compile windrow to bytecode, as pip compiled aiohttp when it was installed. An editable install is not compiled,
+    and PYTHONDONTWRITEBYTECODE would have every command compile it anew."""
+    package = Path(find_spec("windrow").origin).parent
+    compileall.compile_dir(package, quiet=2)
+
+
 def run_measured(command: list[str], *, out: BinaryIO | None = None, timeout_s: float = 600) -> Usage:
     """Run `command` to its end, its output to `out`. Its descendants count if it has waited for them."""
+    compile_windrow()
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=out or output, stderr=output, cwd=HERE)

@@ -24,8 +24,6 @@ from harness import Failed, run_measured
 
 SIZES = (10_000, 100_000, 1_000_000)
 TIMEOUT_S = 900
-RESCORE = "rescore, a cheap scorer"
-RESCORED = 100_000  # rollouts at most: a grading is a line with an fsync
 FLOOR = """
 import sys
 import msgspec
@@ -50,8 +48,8 @@ class Reading:
         return self.rollouts / self.seconds
 
 
-def commands(folder: Path, rollouts: int) -> dict[str, list[str]]:
-    """What is measured, by name, each as a whole command line; what changes the run comes last."""
+def commands(folder: Path) -> dict[str, list[str]]:
+    """What is measured, by name, each as a whole command line."""
     windrow = [sys.executable, "-m", "windrow"]
     run = str(folder / "run")
     collect = [*windrow, *make_run.command(folder), "--quiet"]
@@ -66,11 +64,6 @@ def commands(folder: Path, rollouts: int) -> dict[str, list[str]]:
         "stats": [*windrow, "stats", run],
         "show (a line a rollout)": [*windrow, "show", run],
         "ls": [*windrow, "ls", run],
-        **(
-            {RESCORE: [*windrow, "rescore", run, "--scorer", "contains", "--quiet"]}
-            if rollouts <= RESCORED
-            else {}
-        ),
     }
 
 
@@ -88,7 +81,7 @@ def measure(sizes: list[int], *, repeats: int = 1, scratch: Path | None = None) 
             folder = Path(home) / str(size)
             made = [sys.executable, make_run.__file__, str(folder), "--rollouts", str(size)]
             subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
-            for what, command in commands(folder, size).items():
+            for what, command in commands(folder).items():
                 tries = []
                 for _ in range(repeats):
                     if "no index yet" in what:

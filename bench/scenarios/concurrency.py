@@ -22,6 +22,6 @@ def run(options: Options) -> Section:
     ours, least = result.best("windrow"), result.best("floor")
     sentence = (
         f"Windrow reaches **{ours.rollouts_per_s / least.rollouts_per_s:.2f}** of the floor's episodes/s with"
-        f" **{ours.peak_rss_mb / 1000:.2f} GB** at its peak. The aim is 0.60 or more, and less than 1.5 GB."
+        f" **{ours.peak_rss_mb / 1000:.2f} GB** at its peak. The aim is 0.90 or more, and 0.5 GB or less."
     )
     return Section(TITLE, ABOUT, [race_table(result), sentence], commands_of(sides, stub))

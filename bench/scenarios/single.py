@@ -29,7 +29,7 @@ def run(options: Options) -> Section:
         f" at **{ours.cpu_ms_per_rollout / least.cpu_ms_per_rollout:.2f}** times its CPU, and"
         f" **{ours.rollouts_per_s / lean.rollouts_per_s:.2f}** of the lean floor's"
         f" at **{ours.cpu_ms_per_rollout / lean.cpu_ms_per_rollout:.2f}** times its CPU."
-        f" The aim is 0.65 of the floor or more."
+        f" The aim is 0.65 or more of the floor's rollouts/s, at 1.5 times its CPU or less."
     )
     body = [race_table(result, bytes_too=True), sentence]
     return Section(TITLE, ABOUT, body, commands_of(sides), (*options.peers.notes, *result.notes))

@@ -27,7 +27,7 @@ def run(options: Options) -> Section:
     ours, least = result.best("windrow"), result.best("floor")
     sentence = (
         f"Windrow takes **{ours.cpu_ms_per_rollout / least.cpu_ms_per_rollout:.2f}** times the floor's CPU."
-        " The aim is 2 or less."
+        " The aim is 1.2 or less."
     )
     body = [race_table(result, bytes_too=True), sentence]
     return Section(TITLE, ABOUT, body, commands_of(sides, stub), (*options.peers.notes, *result.notes))
