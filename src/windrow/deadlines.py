@@ -56,11 +56,16 @@ class Deadline:
 
     def expire(self) -> None:
         self._expired = True
-        self._task.cancel()
+        self._task.cancel(self)
 
     def _run(self) -> None:
         self._queue = _queue_of(self._left_s, self._loop)
         self._queue.add(self)
+
+
+def is_expiry(cancelled: asyncio.CancelledError) -> bool:
+    """Whether this cancellation is a deadline's."""
+    return bool(cancelled.args) and isinstance(cancelled.args[0], Deadline)
 
 
 class _Queue:
