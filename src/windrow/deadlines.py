@@ -30,7 +30,7 @@ class Deadline:
         assert task is not None, "a deadline belongs to a task"
         self._task = task
         self._cancelling = task.cancelling()
-        self._run()
+        self._join(_queue_of(self._left_s, loop))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -52,26 +52,33 @@ class Deadline:
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._run()
+            self._join(_Queue(self._loop, self._left_s, shared=False))  # hardly any other has as much left
 
     def expire(self) -> None:
         self._expired = True
-        self._task.cancel()
+        self._task.cancel(self)
 
-    def _run(self) -> None:
-        self._queue = _queue_of(self._left_s, self._loop)
-        self._queue.add(self)
+    def _join(self, queue: _Queue) -> None:
+        self._queue = queue
+        queue.add(self)
+
+
+def is_expiry(cancelled: asyncio.CancelledError) -> bool:
+    """Whether this cancellation is a deadline's."""
+    return bool(cancelled.args) and isinstance(cancelled.args[0], Deadline)
 
 
 class _Queue:
     """The deadlines of one length on one loop, oldest first.
 
-    The timer is not stopped when a deadline is met: it finds nothing to do, or the next one to wait for.
+    The timer is not stopped when a deadline is met: it finds nothing to do, or the next one to wait for. One that is not
+    shared is stopped: judges resume deadlines by the thousand, each with another time left.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, *, shared: bool = True) -> None:
         self.loop = loop
         self._limit_s = limit_s
+        self._shared = shared
         self._expires_at: dict[Deadline, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -82,6 +89,8 @@ class _Queue:
 
     def remove(self, deadline: Deadline) -> float | None:
         """When it would have expired; None if it has, or is not here."""
+        if not self._shared and self._timer is not None:
+            self._timer.cancel()
         return self._expires_at.pop(deadline, None)
 
     def _check(self) -> None:

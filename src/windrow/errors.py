@@ -33,6 +33,7 @@ class PolicyError(WindrowError):
 
     owner: Owner = "policy"
     kind = "policy"
+    retries = 0  # how often the call had been sent before, without an answer
 
 
 class ContextOverflow(PolicyError):

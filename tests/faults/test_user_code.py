@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -202,6 +203,42 @@ async def test_an_agent_that_cleans_up_when_it_is_cancelled_may_do_so(
     rollouts, _ = await run(tmp_path / "run", agent=agent, episode_timeout=LIMIT_S, concurrency=1)
     assert {(r.status, r.stop) for r in rollouts} == {("truncated", "timeout")}
     assert len(cleaned) == len(ROWS)
+
+
+async def test_code_that_has_dealt_with_a_timeout_of_its_own_is_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "CANCEL_GRACE_S", 0.01)
+
+    async def look_and_go_on(env: Any) -> windrow.Step:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        await asyncio.sleep(5 * guard.CANCEL_GRACE_S)
+        return windrow.Step(done=True, reward=1.0)
+
+    rollouts, _ = await run(tmp_path / "run", env=world([], step=look_and_go_on), limit=2)
+    assert [(r.status, r.reward) for r in rollouts] == [("completed", 1.0)] * 2
+
+
+async def test_code_that_takes_our_cancellation_back_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "CANCEL_GRACE_S", 0.05)
+
+    async def deny(env: Any) -> None:
+        time_passes()
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                task.uncancel()
+
+    env = world([], step=deny)
+    rollouts, _ = await run(tmp_path / "run", env=env, episode_timeout=LIMIT_S, concurrency=1, limit=2)
+    assert len(rollouts) == 2
 
 
 async def test_a_scorer_that_swallows_its_cancellation_is_a_failed_grading(

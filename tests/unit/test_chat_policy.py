@@ -216,6 +216,17 @@ async def test_a_server_that_takes_calls_and_closes_gets_each_call_once_more_and
         assert s.count("/chat/completions") == 2
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "stop"),
+    [("no such thing", "failed", "error"), ("prompt is too long", "truncated", "context_overflow")],
+)
+async def test_a_call_that_is_refused_after_retries_counts_them(stub, tmp_path, said, status, stop) -> None:
+    server = stub(lambda body, n: (500, {}, "later") if n < 2 else (400, {}, said))
+    rollout = await single(TASK, **chat(server, tmp_path))
+    assert (rollout.status, rollout.stop) == (status, stop)
+    assert rollout.turns[0].retries == 2 == server.completions - 1
+
+
 async def test_call_retries_are_bounded_and_the_failure_is_infrastructures(stub, tmp_path) -> None:
     server = stub(lambda body, n: (503, {}, {"error": {"message": "overloaded"}}))
     rollout = await single(TASK, **chat(server, tmp_path, call_retries=3))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -193,3 +195,18 @@ async def test_lengths_that_nobody_waits_for_are_forgotten() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert set(deadlines._queues) <= before
+
+
+async def test_a_resumed_deadline_that_is_met_leaves_nothing_behind() -> None:
+    await asyncio.sleep(0)
+    before = dict(deadlines._queues)
+    queues = weakref.WeakSet[object]()
+    for _ in range(100):
+        with Deadline(LIMIT_S) as deadline:
+            deadline.pause()
+            deadline.resume()
+            queues.add(deadline._queue)
+        del deadline
+    gc.collect()
+    assert len(queues) == 0
+    assert len(deadlines._queues) <= len(before) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -164,6 +165,39 @@ async def test_a_tools_own_timeout_and_cancellation_are_its_own(tmp_path) -> Non
     said = [m.text for m in rollout.messages if m.role == "tool"]
     assert said == ["Error: TimeoutError: page load", "Error: CancelledError: ", "2"]
     assert rollout.status == "completed"
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_a_tool_that_cancels_its_own_task_is_answered_and_the_episode_goes_on(
+    tmp_path, at_once: int
+) -> None:
+    async def give_up() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    policy = calling(*[("give_up", "{}")] * at_once)
+    rollout = await played(until_answered(tool("give_up", give_up)), tmp_path / "run", policy=policy)
+    assert [m.text for m in rollout.messages if m.role == "tool"] == ["Error: CancelledError: "] * at_once
+    assert (rollout.status, rollout.reply) == ("completed", "done")
+
+
+async def test_what_a_tool_sets_in_its_context_stays_there(tmp_path) -> None:
+    seen = ContextVar("seen", default="nothing")
+
+    async def leave_a_mark() -> str:
+        before = seen.get()
+        seen.set("a mark")
+        return before
+
+    def answer(request: Request) -> Completion | str:
+        call = Call(id=f"c{request.turn}", name="leave_a_mark", arguments="{}")
+        return Completion(content=None, tool_calls=(call,)) if request.turn < 2 else "done"
+
+    env = until_answered(tool("leave_a_mark", leave_a_mark))
+    rollout = await played(env, tmp_path / "run", policy=answering(answer))
+    assert [m.text for m in rollout.messages if m.role == "tool"] == ["nothing", "nothing"]
 
 
 async def test_a_tool_cannot_change_the_record_through_its_arguments(tmp_path) -> None:

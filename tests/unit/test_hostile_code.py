@@ -64,6 +64,38 @@ class Lingers(Plain):
                 continue
 
 
+async def cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+class CancelsItsReset(Plain):
+    async def reset(self, task: Any) -> windrow.Observation:
+        await cancel_itself()
+        return await super().reset(task)
+
+
+class CancelsItsStep(Plain):
+    async def step(self, reply: Any, results: Any) -> windrow.Step:
+        await cancel_itself()
+        return windrow.Step(done=True)
+
+
+class CancelsWithItsLastBreath(Plain):
+    async def score(self, episode: Any) -> windrow.Score:
+        cancelling = cancel_itself()
+        cancelling.send(None)  # as far as the cancellation, which no await of this class meets
+        cancelling.close()
+        return windrow.Score(1.0)
+
+
+async def cancels(task: Any, reply: Any) -> float:
+    await cancel_itself()
+    return 1.0
+
+
 async def exits(task: Any, reply: Any) -> float:
     sys.exit(3)
 
@@ -111,6 +143,28 @@ def test_a_scorer_that_exits_or_panics_fails_the_grading_alone(tmp_path, scorer,
     assert [(r.status, r.grade, r.reward, r.error and r.error.kind) for r in rollouts] == [
         ("completed", "failed", None, kind)
     ] * 2
+
+
+@pytest.mark.parametrize("env", [CancelsItsReset, CancelsItsStep])
+def test_an_env_that_cancels_its_own_task_fails_its_rollouts_and_every_slot_is_run(tmp_path, env) -> None:
+    rollouts = collected(tmp_path, env=env, concurrency=1)
+    assert [(r.status, r.error and (r.error.owner, r.error.kind)) for r in rollouts] == [
+        ("failed", ("env", "CancelledError"))
+    ] * 2
+
+
+def test_a_task_that_is_cancelled_by_its_last_step_takes_no_rollout_with_it(tmp_path) -> None:
+    rollouts = collected(tmp_path, env=CancelsWithItsLastBreath, concurrency=1)
+    assert [(r.status, r.reward) for r in rollouts] == [("completed", 1.0)] * 2
+
+
+@pytest.mark.parametrize("after_commit", [False, True])
+def test_a_scorer_that_cancels_its_own_task_leaves_the_grading_to_the_next_call(
+    tmp_path, after_commit
+) -> None:
+    cancels.after_commit = after_commit  # type: ignore[attr-defined]
+    rollouts = collected(tmp_path, scorers=[cancels], concurrency=1)
+    assert [(r.status, r.grade, r.reward) for r in rollouts] == [("completed", "pending", None)] * 2
 
 
 @pytest.mark.slow

@@ -105,9 +105,10 @@ async def test_closing_the_client_ends_a_lookup_and_who_waits_for_it_is_told(
             await call
 
 
-def test_a_host_that_is_no_name_is_refused() -> None:
+@pytest.mark.parametrize("host", [f"ü{'x' * 70}.test", f"{'x' * 70}.test", "model..test", ".test"])
+def test_a_host_that_is_no_name_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match="is no host name"):
-        http_client(f"http://ü{'x' * 70}.test/v1", {}, max_body_bytes=LIMIT)
+        http_client(f"http://{host}/v1", {}, max_body_bytes=LIMIT)
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import tracemalloc
 import zlib
 
 import pytest
@@ -187,6 +188,10 @@ REFUSED: dict[str, tuple[bytes | Deed, type[HttpError]]] = {
         PACKED + b"Content-Length: %d\r\n\r\n%bjunk" % (len(gzip.compress(b"ok")) + 4, gzip.compress(b"ok")),
         ProtocolError,
     ),
+    "a flood of packed streams": (
+        PACKED + b"Content-Length: %d\r\n\r\n%b" % (20 * 1000, gzip.compress(b"") * 1000),
+        ProtocolError,
+    ),
     "cut gzip": (PACKED + b"Content-Length: 12\r\n\r\n" + gzip.compress(b"ok" * 99)[:12], TruncatedContent),
     "gzip cut by the close": (then_close(PACKED + b"\r\n" + gzip.compress(b"ok" * 99)[:12]), TruncatedContent),
     "an encoding nobody asked for": (STATUS + b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\nok", ProtocolError),
@@ -214,6 +219,19 @@ async def test_a_body_over_the_limit_is_refused_and_one_at_the_limit_is_not(fram
         with pytest.raises(ResponseTooLarge):
             await client.post(server.url, b"")
         assert len((await client.post(server.url, b"")).body) == LIMIT
+
+
+async def test_a_body_takes_its_own_size_however_small_its_pieces_are() -> None:
+    received = CHUNKED + b"2\r\nok\r\n" * (LIMIT // 2) + b"0\r\n\r\n"
+    async with scripted(received) as (client, server):
+        tracemalloc.start()
+        try:
+            body = (await client.post(server.url, b"")).body
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert body == b"ok" * (LIMIT // 2)
+    assert peak < len(received) + 4 * LIMIT
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from windrow.deadlines import is_expiry
 from windrow.naming import name_of
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ def _driven(work: types.CoroutineType[Any, Any, T], who: str, advice: str) -> Ge
     step: Callable[[Any], Any] = work.send
     given: Any = None
     ending: _Ending | None = None
+    cancelling = _cancelling()
     try:
         while True:
             began = time.monotonic()
@@ -102,8 +104,9 @@ def _driven(work: types.CoroutineType[Any, Any, T], who: str, advice: str) -> Ge
                 given = yield waits_for
                 step = work.send
             except asyncio.CancelledError as cancelled:
-                ending = ending or _Ending(cancelled)
-                ending.come(cancelled)
+                if ending is None or ending.averted:
+                    ending = _Ending(cancelled, cancelling)
+                ending.come()
                 step, given = work.throw, cancelled
             except GeneratorExit:
                 raise
@@ -115,17 +118,29 @@ def _driven(work: types.CoroutineType[Any, Any, T], who: str, advice: str) -> Ge
         _close(work)
 
 
-class _Ending:
-    """A coroutine that was cancelled: its time to clean up, after which it is cancelled again and then left."""
+def _cancelling() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
-    def __init__(self, cancelled: asyncio.CancelledError) -> None:
+
+class _Ending:
+    """A coroutine that was cancelled: its time to clean up, after which it is cancelled again and then left.
+
+    A cancellation that has been taken back by then was the coroutine's own, such as that of an `asyncio.timeout` in it:
+    it goes on. Nobody takes a deadline of ours back.
+    """
+
+    def __init__(self, cancelled: asyncio.CancelledError, cancelling: int) -> None:
+        """`cancelling`: how often the task was cancelled before the coroutine began."""
         self.cancelled = cancelled
         self.over = False
+        self.averted = False
+        self._cancelling = cancelling
         self._task = asyncio.current_task()
         self._timer = asyncio.get_running_loop().call_later(CANCEL_GRACE_S, self._again)
         self._ours = 0
 
-    def come(self, cancelled: asyncio.CancelledError) -> None:
+    def come(self) -> None:
         self.over = self._ours > 0
 
     def clear(self) -> None:
@@ -135,9 +150,13 @@ class _Ending:
                 self._task.uncancel()
 
     def _again(self) -> None:
+        if self._task is None:
+            return
+        if self._task.cancelling() <= self._cancelling and not is_expiry(self.cancelled):
+            self.averted = True
+            return
         self._ours += 1
-        if self._task is not None:
-            self._task.cancel()
+        self._task.cancel()
 
 
 def _close(work: types.CoroutineType[Any, Any, Any]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from windrow.engine.attempts import attempt
+from windrow.engine.cancel import is_cancelled
 from windrow.engine.commits import Commits, Deliver, Deliveries, Finished, OnDurable
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
@@ -21,7 +22,7 @@ from windrow.engine.progress import Progress
 from windrow.engine.waiting import Waiting
 from windrow.engine.world import Sink, World
 from windrow.errors import WindrowError
-from windrow.records import Rollout
+from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried
 
 COMMITS_WAITING = 4
@@ -117,20 +118,46 @@ class Scheduler:
             slot = retried(slot)
 
     async def _attempt(self, slot: Slot) -> tuple[Rollout, ...]:
+        """In a task of its own: user code that cancels its task fails its attempt, and takes no other with it."""
+        ended: list[Rollout] = []
         self._progress.in_flight += 1
+        try:
+            await asyncio.create_task(self._play(slot, ended))
+        except asyncio.CancelledError as problem:
+            if is_cancelled(problem) or not ended:
+                raise
+        finally:
+            self._progress.in_flight -= 1
+        return tuple(ended)
+
+    async def _play(self, slot: Slot, ended: list[Rollout]) -> None:
         try:
             with self._control.cancellable():
                 if self._gate is None:
-                    return await attempt(slot, self._world)
+                    ended += await attempt(slot, self._world)
+                    return
                 async with self._gate:
-                    return await attempt(slot, self._world)
+                    ended += await attempt(slot, self._world)
         except Interrupted as interrupted:
             if not self._control.absorb():
+                ended += map(_broken_off, interrupted.rollouts)
                 raise
             reason = self._control.reason
-            return tuple(msgspec.structs.replace(rollout, reason=reason) for rollout in interrupted.rollouts)
-        finally:
-            self._progress.in_flight -= 1
+            ended += [msgspec.structs.replace(rollout, reason=reason) for rollout in interrupted.rollouts]
+
+
+def _broken_off(rollout: Rollout) -> Rollout:
+    """A rollout whose task was cancelled by nobody but the code that it runs. One that had ended stays as it is."""
+    if rollout.status != "cancelled":
+        return rollout
+    error = ErrorRecord(
+        owner="env",
+        kind="CancelledError",
+        message="the episode's task was cancelled by code that runs in it",
+        phase="agent",
+        retryable=True,
+    )
+    return msgspec.structs.replace(rollout, status="failed", stop="error", reason=None, error=error)
 
 
 def is_retryable(rollouts: tuple[Rollout, ...]) -> bool:

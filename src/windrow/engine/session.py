@@ -312,12 +312,13 @@ class EpisodeSession:
             # Cut by the episode's time or from outside: the call was made, and is written down.
             recorder.called(None, seconds=time.monotonic() - started, retries=0, sampling=None, reads=reads)
             raise
-        except ContextOverflow:
+        except ContextOverflow as problem:
+            retries = problem.retries
             recorder.end("truncated", "context_overflow")
         except BaseException as problem:
             if is_ours(problem):
                 raise
-            retries = problem.retries if isinstance(problem, InfraError) else 0
+            retries = problem.retries if isinstance(problem, InfraError | PolicyError) else 0
             recorder.fail(error_record(problem, owner="policy", phase="policy"))
         if (
             completion is not None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections.abc import Awaitable
+from typing import Any
 
 import msgspec
 
@@ -27,7 +29,7 @@ async def run_calls(
     calls: tuple[Call, ...], offer: Offer, limits: LimitsConfig, *, first_result: int
 ) -> tuple[list[ToolResult], list[ToolCall]]:
     """Results in the order of the calls. `first_result` is the message index that the first result will have."""
-    if len(calls) == 1:  # as in most replies: it needs no task of its own
+    if len(calls) == 1:  # as in most replies: there is nothing to run beside it
         result, record = await _run(calls[0], offer, limits, first_result)
         return [result], [record]
     async with asyncio.TaskGroup() as group:
@@ -103,11 +105,27 @@ def _parsed(call: Call) -> dict[str, Json]:
 async def _called(tool: Tool, arguments: dict[str, Json]) -> tuple[str, bool]:
     """The result as text, and whether it ends the episode."""
     if inspect.iscoroutinefunction(tool.call):
-        result = await guarded(tool.call(**arguments), f"tool {tool.name!r}")
+        result = await _apart(tool.call(**arguments), tool)
     else:
         result = await in_thread(tool.call, **arguments)
         if inspect.isawaitable(result):
-            result = await guarded(result, f"tool {tool.name!r}")
+            result = await _apart(result, tool)
     stop = isinstance(result, ToolStop)
     value = result.content if stop else result
     return value if isinstance(value, str) else msgspec.json.encode(value).decode(), stop
+
+
+async def _apart(work: Awaitable[Any], tool: Tool) -> Any:
+    """`await work` in a task of its own: a tool that cancels its task, or sets context variables, does so to no other."""
+    result, problem = await asyncio.create_task(_caught(guarded(work, f"tool {tool.name!r}")))
+    if problem is not None:
+        raise problem
+    return result
+
+
+async def _caught(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What `work` returns, or raises: a task that raises SystemExit would end the loop."""
+    try:
+        return await work, None
+    except BaseException as problem:
+        return None, problem

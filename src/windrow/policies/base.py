@@ -192,6 +192,9 @@ async def complete(
             problem.retries = tries
             _report(policy, problem, started)
             raise problem from None
+        except PolicyError as problem:
+            problem.retries = tries
+            raise
         except InfraError as problem:
             problem.retries = tries
             _report(policy, problem, started)

@@ -30,7 +30,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_body",
-        "_body_bytes",
         "_closed",
         "_decoder",
         "_head",
@@ -69,8 +68,7 @@ class Connection(asyncio.Protocol):
         self._until_close = False
         self._heard_bytes = 0  # of this response
         self._silent_bytes = 0  # since the last of its body
-        self._body_bytes = 0
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._decoder: ContentDecoder | None = None
 
     def request(self, data: bytes, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Response]:
@@ -172,10 +170,15 @@ class Connection(asyncio.Protocol):
         self._silent_bytes = 0
         if self._decoder is not None:
             part = self._decoder.decode(part)
-        self._body_bytes += len(part)
-        if self._body_bytes > self._max_body_bytes:
+        body = self._body
+        if len(body) + len(part) > self._max_body_bytes:
             raise ResponseTooLarge(self._max_body_bytes)
-        self._body.append(part)
+        if not body:
+            self._body = part
+        elif isinstance(body, bytearray):
+            body += part  # not a list of parts: a server may send two bytes at a time
+        else:
+            self._body = bytearray(body + part)
 
     def on_message_complete(self) -> None:
         if self._status >= 200:
@@ -190,8 +193,7 @@ class Connection(asyncio.Protocol):
             return
         pending, self._pending = self._pending, None
         assert pending is not None
-        body = self._body
-        response = Response(self._status, self._headers, body[0] if len(body) == 1 else b"".join(body))
+        response = Response(self._status, self._headers, bytes(self._body))
         self._reused = True
         self._expect_response()
         if not pending.done():

@@ -7,6 +7,7 @@ import zlib
 from windrow.policies.http_client.base import ProtocolError, ResponseTooLarge
 
 ACCEPTED = "gzip, deflate"
+MAX_STREAMS = 256  # of one body: each is a stream of its own to unpack, also if there is nothing in it
 
 
 class ContentDecoder:
@@ -18,12 +19,16 @@ class ContentDecoder:
         self._coding = coding
         self._max_bytes = self._left = max_bytes
         self._inflate: zlib._Decompress | None = None
+        self._streams = 0
 
     def decode(self, part: bytes) -> bytes:
         """What this part unpacks to. A gzip body may be several streams, one after another."""
         unpacked = []
         while part:
             if self._inflate is None or self._inflate.eof:
+                self._streams += 1
+                if self._streams > MAX_STREAMS:
+                    raise ProtocolError(f"the response is packed in more than {MAX_STREAMS} streams")
                 self._inflate = zlib.decompressobj(self._window_bits(part[0]))
             try:
                 piece = self._inflate.decompress(part, self._left + 1)

@@ -29,11 +29,10 @@ class Origin(NamedTuple):
 def origin_of(url: str) -> Origin:
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if not host.isascii():
-        try:
-            host = host.encode("idna").decode()
-        except UnicodeError:
-            raise UsageError(f"{host!r} is no host name") from None
+    try:
+        host = host.encode("idna").decode()  # what is ASCII stays as it is, or is too long for a name
+    except UnicodeError:
+        raise UsageError(f"{host!r:.80} is no host name") from None
     tls = parts.scheme == "https"
     return Origin(tls, host, parts.port or (443 if tls else 80))
 
