@@ -220,9 +220,13 @@ class RunReader:
 
     def read(self, place: Place) -> Rollout:
         """One rollout as it was written, its task's row in it."""
+        return self.at(place, lambda line: self.with_row(decode_rollout(line)))
+
+    def at(self, place: Place, decode: Callable[[bytes], T]) -> T:
+        """The line there, decoded. StoreError: it cannot be."""
         try:
-            return self.with_row(decode_rollout(self.line(place)))
-        except msgspec.DecodeError as problem:
+            return decode(self.line(place))
+        except NOT_A_LINE as problem:
             raise StoreError(
                 f"{self.path / place.segment}: the line at byte {place.offset} is not a rollout: {problem}"
             ) from None
