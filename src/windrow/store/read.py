@@ -249,12 +249,16 @@ class RunReader:
         order = _Order()
         for place, head in self.finals() if final else self.heads():
             order.add(place, head)
-        for bad in self.bad_lines:
-            _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
+        self.warn_of_bad_lines()
         for place in order:
             rollout = self.readable(place)
             if rollout is not None:
                 yield rollout
+
+    def warn_of_bad_lines(self) -> None:
+        """Warn of each line that could not be read so far."""
+        for bad in self.bad_lines:
+            _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
 
     def readable(self, place: Place) -> Rollout | None:
         """As `read`; one that cannot be read is warned of."""
