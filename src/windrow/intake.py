@@ -70,7 +70,8 @@ class Survey:
         if issubclass(made.env, Match) or not all(map(_is_ours, (made.env, made.agent))):
             return None
         prompt = self._prompt.source if self._prompt is not None else None
-        env, agent = [name_of(made.env), made.env_settings], [name_of(made.agent), made.agent_settings]
+        env = [name_of(made.env), made.env.takes_prompt, made.env_settings]
+        agent = [name_of(made.agent), made.agent_settings]
         return [env, agent, prompt, self._choose_scorer, self._env_named]
 
     def findings(self) -> Findings | None:

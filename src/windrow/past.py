@@ -179,7 +179,8 @@ class Past:
         ledger_index = None
         if self._indexed and any(index.size for index in known):
             ledger_index = LedgerIndex(run, self._writer, plan=self._plan.digest(), segments=known)
-            if (found := ledger_index.found()) is not None:
+            found = ledger_index.found()
+            if found is not None and found.is_of(len(self._plan)):
                 self.ledger = Ledger.unpack(found, len(self._plan))
                 return
         for index in known:

@@ -215,6 +215,16 @@ def edit(run: Path) -> None:
     assert log.stat().st_size == size
 
 
+def edit_and_set_the_time_back(run: Path) -> None:
+    before = (run / "rollouts.jsonl").stat()
+    written_ns, clock = (run / CACHE).stat().st_ctime_ns, run.parent / "clock"
+    clock.touch()
+    while clock.stat().st_ctime_ns <= written_ns:  # within one tick nothing would tell
+        clock.touch()
+    edit(run)
+    os.utime(run / "rollouts.jsonl", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 def edit_and_keep_the_time(run: Path) -> None:
     """As a file that is copied over another one with its time."""
     log, other = run / "rollouts.jsonl", run / "other"
@@ -257,6 +267,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
     "another segment": add_segment,
     "cut": cut,
     "edit in place": edit,
+    "edit in place with the time set back": edit_and_set_the_time_back,
     "another file with the same size and time": edit_and_keep_the_time,
     "grading": grade,
     "edited grading": edit_a_grading,

@@ -494,3 +494,13 @@ async def test_a_scorer_that_waits_too_long_has_failed_and_the_others_are_judged
     found = await windrow.rescore(run, scorers=[stuck], score_timeout=0.05)
     assert (found.judged, found.failed) == (12, 2)
     assert "did not finish within 0.05 s" in found.example
+
+
+async def test_a_rollout_that_cannot_be_read_is_left_out_and_said(run: Path) -> None:
+    log = run / "rollouts.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b'"turns":[', b'"turns":[5,', 1)  # which the head of a line does not show
+    log.write_bytes(b"".join(lines))
+    with pytest.warns(UserWarning, match=r"rollouts\.jsonl:4 is left out"):
+        found = await windrow.rescore(run, scorers=[half])
+    assert found.judged == 11

@@ -179,6 +179,22 @@ def test_an_environment_of_the_users_that_checks_as_ours_do_needs_no_other_pass(
     assert len(passes) == 1
 
 
+def test_an_environment_that_takes_no_prompts_any_more_refuses_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "tasks.jsonl", ROWS)
+    (tmp_path / "prompt.yaml").write_text("user: '{{ prompt }}'\n")
+    options = {
+        "env": "tests.unit.test_scan_index:Plain",
+        "scorers": ["exact"],
+        "out": str(tmp_path / "run"),
+        "prompt": str(tmp_path / "prompt.yaml"),
+    }
+    opened(tmp_path, **options)
+    monkeypatch.setattr(Plain, "takes_prompt", False)
+    assert "would ignore --prompt" in refusal(tmp_path / "tasks.jsonl", **options)
+
+
 @pytest.mark.parametrize("named", [{"env": "prompt"}, {"agent": "chat"}])
 def test_rows_that_name_who_plays_them_are_read_by_every_call(
     tmp_path: Path, named: dict[str, Any], passes: list[str]

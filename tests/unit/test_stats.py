@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.collecting import answering, collected
+from tests.stores import make_rollout, write_run
 from windrow import Completion, Request, Task
-from windrow.errors import InfraError
+from windrow.errors import InfraError, StoreError
 from windrow.records import Usage
 from windrow.stats.estimate import Cluster, clustered_mean, mean_pass_at, pass_at_k, t_quantile
 from windrow.stats.summary import Stats, summarise
@@ -243,3 +244,13 @@ async def test_bad_lines_are_counted_and_the_rest_still_is(tmp_path) -> None:
     assert (after.reward, after.rollouts, after.pass_at) == (before.reward, before.rollouts, before.pass_at)
     with pytest.warns(UserWarning, match="is left out"):
         assert len(list(windrow.load(exam.run))) == 4
+
+
+def test_a_line_whose_verdicts_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """One that was graded otherwise is read further than its numbers alone."""
+    run = write_run(tmp_path / "run", [make_rollout("a"), make_rollout("b", index=1, grading="another")])
+    lines = (run / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b'"turns":[]', b'"turns":[5]')
+    (run / "rollouts.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(StoreError, match=rf"the line at byte {len(lines[0])} is not a rollout"):
+        summarise(run)

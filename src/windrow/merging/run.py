@@ -18,7 +18,7 @@ from windrow.merging.inputs import Files, Input
 from windrow.merging.manifests import joined, missing_ranks, notes
 from windrow.merging.scan import Bad, Scan
 from windrow.merging.writing import TOLD, WRITE_BYTES, Writer
-from windrow.stats.cache import CACHE
+from windrow.stats.cache import CACHE, confirm_cache
 from windrow.stats.metrics import METRICS
 from windrow.store.directory import MANIFEST, RunDirectory
 from windrow.store.disk import Disk
@@ -150,6 +150,7 @@ class _Merge:
             self._copy_blobs()
             self._keep_bad_lines()
             swap.commit(self._gone(swap.folder))
+            confirm_cache(self._path)
         except BaseException:
             swap.discard()
             raise

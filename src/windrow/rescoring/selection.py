@@ -54,6 +54,7 @@ class Selection:
                 if self._is_chosen(rollout):
                     progress.chosen += 1
                     yield [rollout]
+        self._reader.warn_of_bad_lines()
 
     def _groups(self, progress: RescoreProgress) -> Iterator[list[Rollout]]:
         for _, rollouts in groupby(self._reader.ordered(), lambda rollout: rollout.task.index):

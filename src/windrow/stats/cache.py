@@ -2,8 +2,8 @@
 
 While every log has the size, the inode and the time of change that it had, an unchanged run need not be read again. Whatever
 writes to a log changes one of them: an append or a cut the size, an edit in place the time, a file in its place the inode.
-A checksum would notice no more than that without reading the logs whole, which is what the cache is there to save. The
-time of an inode's own change is not compared: a rename changes it, and a merge moves the files that it has made.
+Who sets that time back changes the inode itself, of which nobody can set the time: no inode may be changed later than the
+cache's. A checksum would notice no more than that without reading the logs whole, which is what the cache is there to save.
 
 The states are of one file system, so they stand here and not in metrics.json, which is a function of the run alone. A copy
 of the run directory has others, and is measured again. A cache that is missing, damaged, stale or foreign is no cache.
@@ -11,6 +11,7 @@ of the run directory has others, and is measured again. A cache that is missing,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable
@@ -81,13 +82,23 @@ def write_cache(run: Path, metrics: Metrics, logs: States, disk: Disk) -> None:
     disk.replace(run / CACHE, encode(cache) + b"\n")
 
 
+def confirm_cache(run: Path) -> None:
+    """The files that the cache of `run` was made of were renamed, and nothing else: it goes on to count."""
+    with contextlib.suppress(OSError):
+        os.utime(run / CACHE)
+
+
 def read_cache(reader: RunReader, pass_reward: float) -> Metrics | None:
     """The metrics of the run as it is now, without the tasks; None where they have to be made."""
     run = reader.path
     try:
         with (run / CACHE).open("rb") as file:
             cache = _decode(file.read(MAX_BYTES))
-        if cache.files != _states(run, (*_logs(run), METRICS)):
+            written_ns = os.fstat(file.fileno()).st_ctime_ns
+        now = {name: os.stat(run / name) for name in (*_logs(run), METRICS)}
+        if cache.files != {name: _state(of) for name, of in now.items()}:
+            return None
+        if max(of.st_ctime_ns for of in now.values()) > written_ns:
             return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
@@ -101,5 +112,8 @@ def _logs(run: Path) -> list[str]:
 
 
 def _states(run: Path, names: Iterable[str]) -> States:
-    found = {name: os.stat(run / name) for name in names}
-    return {name: FileState(of.st_size, of.st_ino, of.st_mtime_ns) for name, of in found.items()}
+    return {name: _state(os.stat(run / name)) for name in names}
+
+
+def _state(of: os.stat_result) -> FileState:
+    return FileState(of.st_size, of.st_ino, of.st_mtime_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -113,7 +114,7 @@ def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[list[Found]]:
         return
     for found in reader.final_batches(_decode_line):
         if {line.grading for _, line in found} - {active}:  # some were graded otherwise, or not at all
-            yield [(place, folded(line, reader.line(place))) for place, line in found]
+            yield [(place, reader.at(place, partial(folded, line))) for place, line in found]
         else:
             yield found
 

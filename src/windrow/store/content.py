@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from typing import IO
+from typing import IO, Annotated
 
 import msgspec
 
@@ -24,7 +24,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
     """The first `size` bytes of a file, which had this stamp when they were read."""
 
     stamp: Stamp
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0)]
     checksum: int
 
     def is_untouched(self, stamp: Stamp, written_ns: int) -> bool:

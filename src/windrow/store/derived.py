@@ -2,6 +2,9 @@
 
 Such a file is replaced whole but never synced. A power cut may tear it, so it begins with a checksum of the rest, and
 one that is torn, damaged, or of another version is taken for none. One that cannot be written is left out.
+
+A run may come from a stranger, and so may its index: what is kept in one says in `__post_init__` (by a ValueError) what it cannot
+be, and is then taken for none, too.
 """
 
 from __future__ import annotations

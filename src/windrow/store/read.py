@@ -220,9 +220,13 @@ class RunReader:
 
     def read(self, place: Place) -> Rollout:
         """One rollout as it was written, its task's row in it."""
+        return self.at(place, lambda line: self.with_row(decode_rollout(line)))
+
+    def at(self, place: Place, decode: Callable[[bytes], T]) -> T:
+        """The line there, decoded. StoreError: it cannot be."""
         try:
-            return self.with_row(decode_rollout(self.line(place)))
-        except msgspec.DecodeError as problem:
+            return decode(self.line(place))
+        except NOT_A_LINE as problem:
             raise StoreError(
                 f"{self.path / place.segment}: the line at byte {place.offset} is not a rollout: {problem}"
             ) from None
@@ -245,12 +249,16 @@ class RunReader:
         order = _Order()
         for place, head in self.finals() if final else self.heads():
             order.add(place, head)
-        for bad in self.bad_lines:
-            _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
+        self.warn_of_bad_lines()
         for place in order:
             rollout = self.readable(place)
             if rollout is not None:
                 yield rollout
+
+    def warn_of_bad_lines(self) -> None:
+        """Warn of each line that could not be read so far."""
+        for bad in self.bad_lines:
+            _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
 
     def readable(self, place: Place) -> Rollout | None:
         """As `read`; one that cannot be read is warned of."""

@@ -28,7 +28,16 @@ from windrow.store.content import READ_BYTES, Content, Stamp, stamp_of
 from windrow.store.derived import read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
 from windrow.store.fold import is_ungraded
-from windrow.store.heads import NOT_A_LINE, BadLine, Head, attempts_of, check, decode_head, is_last_seat
+from windrow.store.heads import (
+    NOT_A_LINE,
+    BadLine,
+    Count,
+    Head,
+    attempts_of,
+    check,
+    decode_head,
+    is_last_seat,
+)
 
 MIN_GROWTH_BYTES = 64 << 20  # between two indexes that one call writes on its way
 NEWLINE = 0x0A
@@ -43,7 +52,7 @@ _row = struct.Struct(f"<{GROUP_BYTES}sIQ")  # a group, which 64 of its samples, 
 class Tried(msgspec.Struct, frozen=True, array_like=True):
     """The last attempt at a slot that its segment does not settle. `again`: the slot is to be tried once more."""
 
-    attempt: int
+    attempt: Count
     again: bool
 
 
@@ -51,13 +60,19 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     """An index as it is kept."""
 
     content: Content
-    lines: int
+    lines: Count
     settled: bytes
-    tried: list[tuple[str, int, Tried]]
+    tried: list[tuple[str, Count, Tried]]
     gradings: list[str | None]
     ungraded: bool
     seats: bool
-    bad_lines: list[tuple[int, str]]
+    bad_lines: list[tuple[Count, str]]
+
+    def __post_init__(self) -> None:
+        if len(self.settled) % _row.size:
+            raise ValueError("a row is cut off")
+        if not all(problem.isprintable() for _, problem in self.bad_lines):
+            raise ValueError("a problem is no text that we write")
 
 
 class SegmentIndex:

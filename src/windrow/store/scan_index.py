@@ -28,6 +28,11 @@ class Findings(msgspec.Struct, frozen=True, array_like=True):
     unanswered: tuple[list[BadRow], int]
     unanswered_problems: tuple[list[BadRow], int]
 
+    def __post_init__(self) -> None:
+        told = (*self.unanswered[0], *self.unanswered_problems[0])
+        if not all((row.where + row.problem).isprintable() for row in told):
+            raise ValueError("a problem is no text that we write")
+
 
 class KeptScan(msgspec.Struct, frozen=True, array_like=True):
     """What is kept of a pass."""

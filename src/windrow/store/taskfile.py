@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from windrow.compact import Index
+from windrow.errors import StoreError
 from windrow.records import Json, Task, encode
 from windrow.store.derived import read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
@@ -31,6 +32,10 @@ class _Adopted(msgspec.Struct, frozen=True, array_like=True):
     tasks: str
     offsets: bytes
     bad_lines: list[int]
+
+    def __post_init__(self) -> None:
+        if len(self.offsets) % array("Q").itemsize:
+            raise ValueError("an offset is cut off")
 
 
 class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +103,17 @@ class TaskFile:
         return self._tasks.source(position)
 
     def task(self, position: int) -> Task:
-        self._file.seek(self._offsets[position])
-        return _decode_line(self._file.readline()).task()
+        """StoreError: where its line should stand is another. No task is played under the name of another."""
+        try:
+            self._file.seek(self._offsets[position])
+            line = _decode_line(self._file.readline())
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            line = None
+        if line is None or (line.digest, line.occurrence) != self.identity(position):
+            raise StoreError(
+                f"{self.path} does not hold the task that index/{INDEX} says it does; delete that and run the command again"
+            )
+        return line.task()
 
     def digest(self) -> str:
         assert self._tasks is not None
@@ -113,10 +127,11 @@ class TaskFile:
         self._tasks = tasks
         digest = tasks.digest()
         found = read_derived(self.path.parent, INDEX, _Adopted)
-        if found is not None and (found[0].tasks, found[0].content) == (digest, self._content()):
-            self.bad_lines = found[0].bad_lines
-            self._offsets.frombytes(found[0].offsets)
-            return
+        if found is not None and found[0].tasks == digest and found[0].content == self._content():
+            offsets = array("Q", found[0].offsets)
+            if len(offsets) == len(tasks):
+                self._offsets, self.bad_lines = offsets, found[0].bad_lines
+                return
         self._find_or_append(tasks)
         if worth_keeping(self.path.stat().st_size):
             adopted = _Adopted(self._content(), digest, self._offsets.tobytes(), self.bad_lines)

@@ -16,7 +16,7 @@ from windrow.identity import digest
 from windrow.store.content import READ_BYTES, Content, content_of, stamp_of
 from windrow.store.derived import index_name, read_derived, worth_keeping, write_derived
 from windrow.store.disk import Disk
-from windrow.store.heads import BadLine
+from windrow.store.heads import BadLine, Count
 from windrow.store.resume_index import SegmentIndex
 
 
@@ -24,8 +24,12 @@ class Verdicts(msgspec.Struct, frozen=True, array_like=True):
     """What a look at all that is settled has found: how many rollouts are ungraded although none is to be graded, and
     the lines of the scores that cannot be read."""
 
-    ungraded: int
+    ungraded: Count
     bad_lines: list[BadLine]
+
+    def __post_init__(self) -> None:
+        if not all((line.segment + line.problem).isprintable() for line in self.bad_lines):
+            raise ValueError("a problem is no text that we write")
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):

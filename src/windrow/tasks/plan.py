@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -45,8 +45,14 @@ class PackedLedger(msgspec.Struct, frozen=True, array_like=True):
     """A ledger in few bytes."""
 
     done: bytes
-    tried: dict[int, int]
+    tried: dict[int, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
     final_failures: list[int]
+
+    def is_of(self, size: int) -> bool:
+        """Whether it is of so many slots, and of no others."""
+        last = max((*self.tried, *self.final_failures, int.from_bytes(self.done, "little").bit_length() - 1))
+        first = min((*self.tried, *self.final_failures, 0))
+        return len(self.done) == (size + 7) // 8 and first >= 0 and last < size
 
 
 class Ledger:

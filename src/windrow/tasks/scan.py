@@ -18,7 +18,7 @@ from windrow.errors import UsageError
 from windrow.identity import canonical, digest
 from windrow.records import Json, Task
 from windrow.tasks.foreign import key_of, limits_of, own_env, sampling_of
-from windrow.tasks.identities import Identities
+from windrow.tasks.identities import DIGEST_BYTES, Identities
 from windrow.tasks.problems import list_problems
 from windrow.tasks.rows import BadRow, Row, Rows
 
@@ -40,6 +40,14 @@ class PackedSource(msgspec.Struct, frozen=True, array_like=True):
     row_sampling: list[str]
     row_limits: list[str]
     row_agents: list[str]
+
+    def __post_init__(self) -> None:
+        rows, rest = divmod(len(self.digests), DIGEST_BYTES)
+        numbers = rows * array("Q").itemsize
+        if rest or not rows or (len(self.offsets), len(self.indexes)) != (numbers, numbers):
+            raise ValueError("rows lack a digest, an offset or an index")
+        if not all(0 <= row < rows and 0 < occurrence < rows for row, occurrence in self.occurrences.items()):
+            raise ValueError("it counts rows that it does not have")
 
 
 class Source:
