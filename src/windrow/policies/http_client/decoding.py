@@ -15,7 +15,7 @@ class ContentDecoder:
 
     def __init__(self, coding: str, max_bytes: int) -> None:
         if coding not in ("gzip", "x-gzip", "deflate"):
-            raise ProtocolError(f"the response is encoded as {coding!r:.40}, which was not asked for")
+            raise ProtocolError("the response has a content encoding that was not asked for")
         self._coding = coding
         self._max_bytes = self._left = max_bytes
         self._inflate: zlib._Decompress | None = None
