@@ -87,16 +87,20 @@ class Judging:
             self._group.create_task(self._work())
 
     async def _work(self) -> None:
-        for unit in self._units:
-            if self._control.stopping:
-                return
-            self._progress.in_flight += 1
-            if self._selection.in_groups:
-                await self._judge_group(unit)
-            else:
-                await self._judge(*unit)
-            self._progress.in_flight -= 1
-            self._tell()
+        try:
+            for unit in self._units:
+                if self._control.stopping:
+                    return
+                self._progress.in_flight += 1
+                if self._selection.in_groups:
+                    await self._judge_group(unit)
+                else:
+                    await self._judge(*unit)
+                self._progress.in_flight -= 1
+                self._tell()
+        except BaseException:
+            self._most = 0  # the others are cancelled: none is started any more
+            raise
 
     def _tell(self) -> None:
         if self._on_progress is not None:
