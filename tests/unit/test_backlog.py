@@ -53,6 +53,19 @@ async def test_a_cancelled_waiter_takes_no_place() -> None:
     await asyncio.wait_for(waits, 60)
 
 
+async def test_a_place_that_is_given_back_as_a_waiter_gives_up_goes_to_the_next() -> None:
+    backlog = Backlog(1)
+    await backlog.enter()
+    gives_up = asyncio.create_task(backlog.enter())
+    waits = asyncio.create_task(backlog.enter())
+    await settle()
+    gives_up.cancel()
+    backlog.leave(1)  # before the task that was cancelled has run again
+    with pytest.raises(asyncio.CancelledError):
+        await gives_up
+    await asyncio.wait_for(waits, 60)
+
+
 async def test_a_waiter_that_is_cancelled_as_it_gets_its_place_passes_it_on() -> None:
     backlog = Backlog(1)
     await backlog.enter()

@@ -27,14 +27,12 @@ class Backlog:
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.cancelled():
-                self._waiters.remove(waiter)
-            else:  # the place was given before the cancellation came
+            if not waiter.cancelled():  # the place was given before the cancellation came
                 self.leave(1)
             raise
 
     def leave(self, count: int) -> None:
-        """Give back `count` places: those who wait get them first."""
+        """Give back `count` places: those who wait get them first, and those who have stopped waiting are passed over."""
         while count and self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
