@@ -109,7 +109,7 @@ def side(peer: Peer, python: Path, load: Load, flags: tuple[str, ...], repeats: 
             said = json.loads(out.read().splitlines()[-1])
         if said["rollouts"] != load.rollouts:
             raise Failed(f"{said['rollouts']} rollouts where {load.rollouts} were asked for")
-        return Sample(**{field.name: said[field.name] for field in fields(Sample)})
+        return Sample(**{field.name: said[field.name] for field in fields(Sample) if field.name in said})
 
     name = f"{peer.package} {version(python, peer)}{peer.variant}"
     command = f".bench/{peer.environment}/bin/python bench/{peer.runner} {shlex.join(options)}"
