@@ -87,8 +87,7 @@ async def _run_with(
         if recorder.status in ("completed", "truncated"):
             await score(world, cast, recorder, _own_score(env))
     finally:
-        if type(env).close is not BaseEnv.close:
-            await _close(env, world.limits.close_timeout_s, (recorder,))
+        await _close(env, world.limits.close_timeout_s, (recorder,))
 
 
 async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Recorder) -> None:
@@ -234,12 +233,13 @@ class OpenEnv(Generic[E]):
         return self._env
 
     async def __aexit__(self, *_: object) -> None:
-        if type(self._env).close is not BaseEnv.close:
-            await _close(self._env, self._limit_s, self._recorders)
+        await _close(self._env, self._limit_s, self._recorders)
 
 
 async def _close(env: BaseEnv, limit_s: float, recorders: Sequence[Recorder]) -> None:
     """Close, within its time. One that ignores its end is left behind; a cancellation meanwhile comes after it."""
+    if type(env).close is BaseEnv.close:  # there is nothing to close
+        return
 
     async def close() -> None:
         try:

@@ -459,9 +459,7 @@ class Recorder:
             capture=self._reached,
         )
 
-    def _clean(self, error: ErrorRecord | None) -> ErrorRecord | None:
-        if error is None:
-            return None
+    def _clean(self, error: ErrorRecord) -> ErrorRecord:
         fields: dict[str, Any] = self._freezer.value(error, "error")
         return ErrorRecord(**fields)
 

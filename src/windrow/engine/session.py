@@ -27,7 +27,7 @@ from windrow.policies.base import Route, complete
 from windrow.records import LIMITS, Call, Json, Message, Stop, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
-from windrow.tools.toolbox import Offer
+from windrow.tools.toolbox import NO_TOOLS
 
 
 class EpisodeSession:
@@ -50,7 +50,7 @@ class EpisodeSession:
         self._limits = world.setup_of(slot.task).limits
         self._recorder = recorder
         self._run_tools = run_tools
-        self._offer = _NO_OFFER
+        self._offer = NO_TOOLS
         self._stopped = False  # by a tool
         self._shown_tools: tuple[dict[str, Json], ...] = ()
         self._window: Window | None = None  # of an agent that asks with messages of its own
@@ -369,9 +369,6 @@ class EpisodeSession:
             return False
         recorder.tool_calls += count
         return True
-
-
-_NO_OFFER = Offer({}, frozenset())
 
 
 def _text(arguments: Mapping[str, Json] | str) -> str:

@@ -258,7 +258,7 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("tool_calls", (tuple, list)),
     ("reasoning", _TEXT),
     ("finish", _TEXT),
-    ("usage", (Usage, type(None))),
+    ("usage", _USAGE),
     ("tokens", (Tokens, type(None))),
     ("model", _TEXT),
     ("version", _TEXT),

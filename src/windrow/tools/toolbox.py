@@ -57,7 +57,7 @@ class Offer(NamedTuple):
     denied: frozenset[str]
 
 
-_NOTHING = Offer({}, frozenset())
+NO_TOOLS = Offer({}, frozenset())
 
 
 class Toolbox:
@@ -108,7 +108,7 @@ class Toolbox:
     ) -> Offer:
         """The environment's tools and the run's, after the filter; `denied` are those that the environment keeps back."""
         if not run_tools and not env_tools and not denied:
-            return _NOTHING
+            return NO_TOOLS
         everything = (*(("the environment", tool) for tool in env_tools), *run_tools)
         if clash := _clash((label, tool.name) for label, tool in everything):
             raise EnvError(clash, kind="tool_clash", retryable=False)
