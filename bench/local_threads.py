@@ -20,7 +20,7 @@ from windrow.policies import Request
 from windrow.policies.local import LocalPolicy
 from windrow.policies.models import DEFAULT_MODEL, find_model
 from windrow.records import Message
-from windrow.secrets import Redactor
+from windrow.util.redaction import Redactor
 
 
 def spin() -> None:

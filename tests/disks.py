@@ -1,4 +1,4 @@
-"""Disks for tests: each takes the place of the store's file layer, `windrow.store.disk.Disk`."""
+"""Disks for tests: each takes the place of the store's file layer, `windrow.util.disk.Disk`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from windrow.store.disk import Disk
+from windrow.util.disk import Disk
 
 
 class QuickDisk(Disk):

@@ -7,10 +7,10 @@ import zlib
 from typing import Any
 
 from windrow import Env, Observation, Step
-from windrow.blobs import is_blob
 from windrow.policies.base import Request
 from windrow.records import Message, Task
 from windrow.tools import ToolResult
+from windrow.util.blobs import is_blob
 
 
 def picture(number: int, width: int = 8, height: int = 6) -> bytes:

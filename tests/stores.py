@@ -34,8 +34,8 @@ from windrow.records import (
     encode,
 )
 from windrow.store.directory import Fingerprint, RunDirectory, new_manifest
-from windrow.store.disk import Disk
 from windrow.store.read import load
+from windrow.util.disk import Disk
 
 Row = dict[str, Json]
 VOLATILE = ("timing", "started_at", "seconds", "first_token_s", "tools_seconds")

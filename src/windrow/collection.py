@@ -18,8 +18,6 @@ from windrow.drawing import changed_blocks
 from windrow.engine.brakes import Brakes
 from windrow.engine.commits import Finished, OnDurable
 from windrow.engine.control import Control
-from windrow.engine.descriptors import make_room
-from windrow.engine.guard import watch_with
 from windrow.engine.outcome import Outcome
 from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
@@ -29,10 +27,10 @@ from windrow.engine.world import GroupScorer, Sink
 from windrow.errors import StoreError, WindrowError
 from windrow.grading import GradingStage, Grouped, Progressed
 from windrow.groups import Groups
-from windrow.naming import name_of
 from windrow.past import Past
 from windrow.prepare import Prepared
 from windrow.records import Rollout
+from windrow.registry import name_of
 from windrow.services import serving
 from windrow.stats.metrics import Metrics, survey, unchanged_metrics, write_metrics
 from windrow.store.directory import (
@@ -40,7 +38,6 @@ from windrow.store.directory import (
     RunDirectory,
     move_aside,
 )
-from windrow.store.disk import Disk
 from windrow.store.fold import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.ranks import RankShare
@@ -48,6 +45,9 @@ from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
 from windrow.tasks.ranks import Part
+from windrow.util.descriptors import make_room
+from windrow.util.disk import Disk
+from windrow.util.guard import watch_with
 
 BAD_LINES_TOLD = 10
 

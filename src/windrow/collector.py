@@ -17,7 +17,6 @@ from windrow.agents import Agent, AgentFunction
 from windrow.collection import Collection, Summary, open_collection
 from windrow.config import load_config
 from windrow.construct import Parts
-from windrow.engine.cancel import is_cancelled
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.envs import BaseEnv
@@ -28,6 +27,7 @@ from windrow.tools import Tool
 from windrow.tools.functions import as_tool
 from windrow.trackers.names import missing, trackers_of
 from windrow.trackers.reporting import track
+from windrow.util.cancellation import is_cancelled
 
 __all__ = ["collect", "run_examples"]
 

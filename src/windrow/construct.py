@@ -28,17 +28,17 @@ from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
 from windrow.grade.functions import EnvGroupScorer
 from windrow.grade.scorers import make_scorer
-from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling, make_policy
 from windrow.policies.capturing import level_of
 from windrow.policies.remote import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Json
-from windrow.secrets import Redactor
+from windrow.registry import name_of
 from windrow.tasks.prompts import PromptTemplate, read_template
 from windrow.tools import Tool
 from windrow.tools.configured import make_toolbox, named_tools
 from windrow.tools.toolbox import Toolbox
+from windrow.util.redaction import Redactor
 
 ENV_SCORER = "env"  # how the group scores of an environment itself are named
 JUDGE = "judge"

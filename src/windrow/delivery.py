@@ -13,13 +13,13 @@ import msgspec
 from windrow.engine.brakes import Brakes
 from windrow.engine.commits import Finished, is_pending
 from windrow.engine.control import Control
-from windrow.engine.freeze import copied_task
 from windrow.engine.progress import Progress
 from windrow.grading import GradingStage, Grouped, Progressed, whole
 from windrow.groups import Groups
 from windrow.records import Rollout
 from windrow.store.fold import GRADABLE
 from windrow.tasks.plan import Slot
+from windrow.util.freeze import copied_task
 
 Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 
-from windrow.blobs import Blobs
 from windrow.config import RunConfig
 from windrow.construct import Judging
 from windrow.engine.control import Control
@@ -28,6 +27,7 @@ from windrow.store.directory import Fingerprint
 from windrow.store.fold import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
 from windrow.store.places import Place
+from windrow.util.blobs import Blobs
 
 T = TypeVar("T")
 

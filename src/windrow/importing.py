@@ -24,7 +24,6 @@ from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, agent_of, has_input, op
 from windrow.collection import Collection, Summary, Warn, open_collection
 from windrow.engine.elsewhere import record
 from windrow.engine.episode import OwnScore, score
-from windrow.engine.freeze import Freezer
 from windrow.engine.recorder import Recorder
 from windrow.engine.world import World
 from windrow.envs import Episode
@@ -33,6 +32,7 @@ from windrow.errors import EnvError, UsageError
 from windrow.prepare import Prepared
 from windrow.records import Json, PolicyRecord, Rollout, Score, Task
 from windrow.tasks.plan import Slot
+from windrow.util.freeze import Freezer
 
 AT_A_TIME = 256  # attempts that share a write
 SHOWN = 5

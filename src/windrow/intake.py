@@ -22,8 +22,8 @@ from windrow.envs.seating import Seating
 from windrow.errors import UsageError
 from windrow.grade.answers import answers_of, parse_number
 from windrow.identity import digest
-from windrow.naming import name_of
 from windrow.records import Json
+from windrow.registry import name_of
 from windrow.scoring import (
     DEFAULT_SCORERS_ENV,
 )

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.errors import StoreError
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
 from windrow.store.directory import Fingerprint
-from windrow.store.disk import Disk
 from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
 from windrow.store.gradings import Gradings
 from windrow.store.heads import Head
@@ -25,6 +23,8 @@ from windrow.store.resume_index import SegmentIndex
 from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, PackedLedger, Plan, Slot
+from windrow.util.disk import Disk
+from windrow.util.hash_index import Index
 
 
 class Past:

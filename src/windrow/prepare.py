@@ -38,11 +38,11 @@ from windrow.intake import (
     repeated,
     scan_rows,
 )
-from windrow.naming import name_of
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capturing import LEVELS
 from windrow.ranking import divided, note, rank_of
 from windrow.records import Json
+from windrow.registry import name_of
 from windrow.scoring import (
     answer_scorer,
     brought_scorers,
@@ -53,7 +53,6 @@ from windrow.scoring import (
     left_out,
     named_scorers,
 )
-from windrow.secrets import Redactor
 from windrow.services import Service, addresses, plan_services
 from windrow.store.directory import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called
@@ -64,6 +63,7 @@ from windrow.tasks.ranks import Rank
 from windrow.tasks.scan import Selection, Source
 from windrow.tools import Tool
 from windrow.trackers.names import parse_track
+from windrow.util.redaction import Redactor
 
 DEFAULT_CONCURRENCY = 64
 

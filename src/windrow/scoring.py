@@ -16,8 +16,8 @@ from windrow.envs import BaseEnv, Env
 from windrow.errors import UsageError
 from windrow.grade.functions import scorer_of
 from windrow.identity import fingerprint
-from windrow.naming import name_of
 from windrow.records import Json
+from windrow.registry import name_of
 from windrow.store.directory import Fingerprint
 from windrow.tasks.problems import RowProblems, list_problems
 

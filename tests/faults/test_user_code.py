@@ -16,9 +16,9 @@ from tests.clocks import LIMIT_S, for_ever, time_passes
 from tests.collecting import answering, collected
 from tests.faults.conftest import ROWS
 from tests.worlds import world
-from windrow.engine import guard
 from windrow.policies.base import Completion
 from windrow.records import Call
+from windrow.util import guard
 
 BLOCK_S = guard.BLOCKED_S * 1.2
 

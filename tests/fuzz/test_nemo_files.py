@@ -19,10 +19,10 @@ from tests.nemofiles import half_finished, inputs, write
 from tests.stores import folder_in_memory
 from windrow.config import load_config
 from windrow.construct import Parts
-from windrow.engine.loop import run_loop
 from windrow.errors import ExportError
 from windrow.importing import Imported, import_run, written_by_nemo_gym
 from windrow.prepare import prepare
+from windrow.util.event_loop import run_loop
 
 DONE, FAILED = half_finished()
 LINES = "".join(json.dumps(line) + "\n" for line in [*DONE, *FAILED]).encode()

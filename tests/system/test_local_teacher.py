@@ -15,10 +15,10 @@ from windrow.policies import Request
 from windrow.policies.base import Given
 from windrow.policies.local import local_policy
 from windrow.policies.models import DEFAULT_MODEL, find_model, pull
-from windrow.secrets import Redactor
 from windrow.tokens.arrays import floats_of, ids_of
 from windrow.tokens.top import top_of
 from windrow.tokens.verify import problems
+from windrow.util.redaction import Redactor
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROOM = ("--set", "policy.local.parallel=2", "--max-tokens", "12")

@@ -19,10 +19,10 @@ from tests.collecting import single
 from tests.wire import WireRequest, http, wired
 from windrow import Env, Observation, Step, Tool
 from windrow.config import LocalConfig
-from windrow.contexts import context_ids, prompt_ids
 from windrow.policies.local import local_policy
 from windrow.policies.models import DEFAULT_MODEL, find_model, pull
-from windrow.secrets import Redactor
+from windrow.util.redaction import Redactor
+from windrow.util.token_contexts import context_ids, prompt_ids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

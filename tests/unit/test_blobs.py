@@ -13,7 +13,6 @@ import pytest
 from tests.disks import FullDisk
 from tests.pictures import blobs_of, picture, seen
 from tests.stores import collect, contents, open_run, rows
-from windrow.blobs import MemoryBlobs, shown
 from windrow.collector import run_collection
 from windrow.errors import PolicyError, StoreError
 from windrow.policies.base import Request
@@ -21,6 +20,7 @@ from windrow.policies.dialects import DIALECTS
 from windrow.records import Message
 from windrow.store.blobs import BlobStore, read_blob
 from windrow.tokens.verify import verify_run
+from windrow.util.blobs import MemoryBlobs, shown
 
 PICTURED: dict[str, Any] = {"env": "tests.pictures:Pictured", "scorers": ()}
 
@@ -88,7 +88,7 @@ async def test_an_image_in_view_is_read_and_encoded_once_and_few_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, three = (picture(number) for number in (1, 2, 3))
-    monkeypatch.setattr("windrow.blobs.CACHE_CHARS", len(url(one) + url(two)))
+    monkeypatch.setattr("windrow.util.blobs.CACHE_CHARS", len(url(one) + url(two)))
     store = BlobStore(tmp_path)
     parts = [await store.image(data, "image/png", 8, 6) for data in (one, two)]
     asked = [Message(role="user", content=[part], origin="env") for part in parts]

@@ -14,7 +14,7 @@ from tests.commands import PATIENCE_S
 from tests.serving import ModelServer, write_jsonl
 from windrow import load
 from windrow.cli.main import main
-from windrow.engine.descriptors import SPARE, make_room
+from windrow.util.descriptors import SPARE, make_room
 
 pytestmark = pytest.mark.slow
 

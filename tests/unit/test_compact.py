@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.compact import Index, Repeats
+from windrow.util.hash_index import Index, Repeats
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ from tests.exact import ExactPolicy, make_turn, numbers, tokens
 from tests.worlds import played, world
 from windrow import Completion, Request
 from windrow.agents import Agent, Session
-from windrow.contexts import BrokenContext, context_ids, prompt_ids
 from windrow.engine.continuing import MOST_BRANCHES, Continuing
 from windrow.records import Rollout, Tokens, Turn
+from windrow.util.token_contexts import BrokenContext, context_ids, prompt_ids
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.clocks import LIMIT_S, time_passes
-from windrow import deadlines
-from windrow.deadlines import Deadline
+from windrow.util import deadlines
+from windrow.util.deadlines import Deadline
 
 Block = Callable[[float], object]
 

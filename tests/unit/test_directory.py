@@ -13,8 +13,8 @@ from tests.disks import FullDisk, QuickDisk, SickDisk
 from tests.stores import attempts, collect, contents, open_run, write_run
 from windrow.errors import StoreError, UsageError
 from windrow.store.directory import RunDirectory, move_aside, read_manifest
-from windrow.store.disk import Disk
 from windrow.store.read import load
+from windrow.util.disk import Disk
 
 
 def test_a_run_and_its_missing_parents_are_made(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from tests.stores import FAILED, make_grading, write_run
 from windrow import Example, Exporter
 from windrow.cli.main import main
 from windrow.errors import ExportError, StoreError, UsageError
-from windrow.exports import drafts
 from windrow.exports.base import Invalid
-from windrow.exports.drafts import draft_of
+from windrow.util import atomic_files as drafts
+from windrow.util.atomic_files import draft_of
 
 BROKEN: dict[str, Any] = {"status": "failed", "stop": "error", "error": FAILED}
 CANCELLED: dict[str, Any] = {"status": "cancelled", "stop": "cancelled", "reason": "interrupted"}

@@ -13,8 +13,8 @@ import pytest
 
 from tests.disks import CountingDisk, FullDisk, QuickDisk, SickDisk
 from windrow.errors import StoreError
-from windrow.store.disk import Disk
 from windrow.store.log import TAIL_CHUNK, Log
+from windrow.util.disk import Disk
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from tests.collecting import answering, collected
 from tests.exact import ExactPolicy, numbers
 from tests.matches import TAG, Tagged, closings, echo, match, said, seat_of, shuffled
 from windrow import Completion, Match, Observation, Request, Step, Tool
-from windrow.contexts import prompt_ids
 from windrow.errors import InfraError, PolicyError
 from windrow.identity import episode_id, rollout_id, seed_of
 from windrow.records import Call
+from windrow.util.token_contexts import prompt_ids
 
 pytestmark = pytest.mark.slow
 

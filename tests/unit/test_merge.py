@@ -24,7 +24,6 @@ from tests.stores import (
     write_run,
 )
 from windrow import load
-from windrow.blobs import name_of_blob
 from windrow.cli.main import main
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.identity import rollout_id
@@ -37,6 +36,7 @@ from windrow.store.directory import Fingerprint, Rescore, RunDirectory, read_man
 from windrow.store.lock import Lock
 from windrow.store.ranks import Ranks, Redo
 from windrow.store.read import RunReader
+from windrow.util.blobs import name_of_blob
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from windrow.stats.metrics import AgentEntry, Metrics, measure, survey, write_me
 from windrow.stats.spread import EXACT_VALUES, Values
 from windrow.stats.summary import summarise
 from windrow.store.directory import MANIFEST
-from windrow.store.disk import process_name
+from windrow.util.disk import process_name
 
 
 def graded(name: str, reward: float, **changes: Any) -> Rollout:

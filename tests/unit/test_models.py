@@ -14,7 +14,7 @@ from windrow.config import LocalConfig
 from windrow.errors import InfraError, UsageError
 from windrow.policies.local import default_threads, local_policy
 from windrow.policies.models import Model, cache_directory, find_model, pull
-from windrow.secrets import Redactor
+from windrow.util.redaction import Redactor
 
 pytestmark = pytest.mark.slow
 

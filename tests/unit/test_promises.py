@@ -23,11 +23,11 @@ from windrow.config import load_config
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import MAX_BACKOFF_S, pause_s
 from windrow.prepare import prepare
-from windrow.secrets import Redactor
 from windrow.store.blobs import BlobStore
 from windrow.store.directory import RolloutSink, read_manifest
-from windrow.store.disk import Disk
 from windrow.store.log import Log
+from windrow.util.disk import Disk
+from windrow.util.redaction import Redactor
 
 # -- the commit
 

@@ -30,13 +30,13 @@ from windrow.engine.control import Control
 from windrow.errors import InfraError
 from windrow.policies.base import Request
 from windrow.records import Rollout, encode
-from windrow.secrets import Redactor
 from windrow.store import derived, resume_index
 from windrow.store.directory import RunDirectory
 from windrow.store.heads import Head
 from windrow.store.read import RunReader
 from windrow.store.resume_index import SegmentIndex, load_index
 from windrow.tasks.plan import Plan
+from windrow.util.redaction import Redactor
 
 pytestmark = pytest.mark.usefixtures("indexed")
 LOG = "rollouts.jsonl"

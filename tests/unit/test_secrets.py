@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import windrow
 from tests.serving import ModelServer, chat_reply, write_jsonl
 from windrow.cli.main import main
-from windrow.secrets import MASK, MIN_SECRET_CHARS, Redactor
+from windrow.util.redaction import MASK, MIN_SECRET_CHARS, Redactor
 
 KEY = "sk-Ab/9+cd_EFGH.1234567890"
 

@@ -17,12 +17,12 @@ from tests.stores import make_rollout
 from tests.worlds import played, world
 from windrow import Completion, Request, Rollout, tool
 from windrow.agents import Agent, Session
-from windrow.contexts import BrokenContext, context_ids
 from windrow.engine.continuing import Continuing
 from windrow.errors import UsageError
 from windrow.records import Call, Turn
 from windrow.tokens.linking import Merging
 from windrow.tokens.sequences import TrainingSequence, training_sequences
+from windrow.util.token_contexts import BrokenContext, context_ids
 
 pytestmark = pytest.mark.slow
 

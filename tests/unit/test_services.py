@@ -14,9 +14,9 @@ from windrow.config import expand, load_config, services_at
 from windrow.engine.progress import Progress
 from windrow.errors import UsageError
 from windrow.prepare import Prepared, prepare
-from windrow.secrets import Redactor
 from windrow.services import addresses, plan_services
 from windrow.services.ports import LOWEST, free_port, is_free
+from windrow.util.redaction import Redactor
 
 pytestmark = pytest.mark.slow
 

@@ -19,11 +19,11 @@ from tests.tokenserver import TokenServer, given_logprob
 from tests.wire import WireServer, wire
 from tests.worlds import world
 from windrow import Rollout
-from windrow.contexts import prompt_ids
 from windrow.errors import UsageError
 from windrow.records import TeacherTokens, Tokens
 from windrow.replay import replay
 from windrow.rescoring import rescore
+from windrow.util.token_contexts import prompt_ids
 
 pytestmark = pytest.mark.slow
 

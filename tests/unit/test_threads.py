@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from windrow.engine.threads import AT_ONCE, in_thread
+from windrow.util.threads import AT_ONCE, in_thread
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.engine.freeze import Freezer
 from windrow.envs.web.reading import Unreadable, max_reply, pair, read, read_options
+from windrow.util.freeze import Freezer
 
 MAX_CHARS, MAX_ELEMENTS = 200, 10
 SEEN: dict[str, Any] = {

@@ -9,7 +9,7 @@ from windrow.agents.base import Agent, Session
 from windrow.agents.function import AgentFunction, function_agent
 from windrow.agents.played import Dispatch, Heard, Piece, Played, Said
 from windrow.errors import UsageError
-from windrow.naming import resolve
+from windrow.registry import resolve
 
 __all__ = [
     "Agent",

@@ -23,8 +23,8 @@ from windrow.bridges.toys import Toy, toy_of
 from windrow.config import nearest
 from windrow.envs.base import Env, Episode, Observation, Step
 from windrow.errors import UsageError
-from windrow.naming import import_extra, make_here_importable
 from windrow.records import Json, Message, Score, Task
+from windrow.registry import import_extra, make_here_importable
 from windrow.tasks.spool import SpooledRows
 from windrow.tools import ToolResult
 

@@ -26,8 +26,8 @@ from windrow.envs.problem import Problem
 from windrow.errors import ScorerError, UsageError
 from windrow.grade.base import BaseScorer
 from windrow.grade.processes import Processes
-from windrow.naming import extra_needed
 from windrow.records import Json, RecordedScore, Task
+from windrow.registry import extra_needed
 from windrow.tasks.spool import SpooledRows
 
 NAME = "reasoning-gym"

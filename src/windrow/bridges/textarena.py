@@ -26,8 +26,8 @@ from windrow.envs.base import Observation, Step
 from windrow.envs.match import Match
 from windrow.errors import EnvError, UsageError
 from windrow.grade.showing import without_thinking
-from windrow.naming import import_extra
 from windrow.records import Json, Message, Task
+from windrow.registry import import_extra
 from windrow.tasks.spool import SpooledRows
 
 ROWS, SEED, PLAYERS = 100, 0, 2

@@ -19,7 +19,6 @@ from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
 from windrow.config import OPTIONS, load_config
 from windrow.engine.control import Control
-from windrow.engine.loop import run_loop
 from windrow.envs import Env
 from windrow.errors import UsageError
 from windrow.identity import episode_id
@@ -29,6 +28,7 @@ from windrow.tasks.loaders import FORMS
 from windrow.tasks.problems import list_problems
 from windrow.trackers.names import trackers_of
 from windrow.trackers.reporting import track
+from windrow.util.event_loop import run_loop
 
 MERGE_DEADLINE_S = 3600.0
 BUDGET_EXIT = 3

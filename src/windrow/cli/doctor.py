@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from windrow.config import OPTIONS, load_config
 from windrow.policies.doctor import Finding, examine
 from windrow.policies.models import MODELS
-from windrow.secrets import Redactor
+from windrow.util.redaction import Redactor
 from windrow.version import __version__
 
 EXTRAS = {

@@ -11,7 +11,7 @@ import msgspec
 from windrow.errors import UsageError, WindrowError
 from windrow.store.directory import MANIFEST, Manifest, read_manifest
 from windrow.store.ranks import unfinished
-from windrow.store.swap import DRAFT, READY
+from windrow.util.directory_swap import DRAFT, READY
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

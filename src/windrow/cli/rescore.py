@@ -18,9 +18,9 @@ from windrow.cli.signals import Signals
 from windrow.cli.text import shorten
 from windrow.config import OPTIONS
 from windrow.engine.control import Control
-from windrow.engine.loop import run_loop
 from windrow.errors import UsageError
 from windrow.rescoring import Generation, Rescored, RescoreProgress, generations, rescore, use_generation
+from windrow.util.event_loop import run_loop
 
 PROGRESS_S = 2.0
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.blobs import is_blob
 from windrow.cli.text import score_text, shorten
 from windrow.errors import UsageError
 from windrow.identity import rollout_id
@@ -17,6 +16,7 @@ from windrow.records import Grading, Message, Rollout, ToolCall, encode
 from windrow.store.blobs import FOLDER, path_of
 from windrow.store.read import RunReader, load
 from windrow.store.where import parse_where
+from windrow.util.blobs import is_blob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -90,7 +90,7 @@ def _track(arguments: argparse.Namespace, trackers: list[Named], metrics: Metric
 
 def _aggregate(arguments: argparse.Namespace) -> int:
     from windrow.bridges.nemo_gym.aggregate import aggregate, head_of
-    from windrow.engine.loop import run_loop
+    from windrow.util.event_loop import run_loop
 
     found = run_loop(aggregate(arguments.run, head_of(arguments.aggregate)))
     print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

@@ -35,9 +35,6 @@ from windrow.cluster.messages import (
 from windrow.construct import world_of
 from windrow.engine.commits import Finished, is_pending
 from windrow.engine.control import Control
-from windrow.engine.descriptors import make_room
-from windrow.engine.guard import watch_with
-from windrow.engine.loop import run_loop
 from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
 from windrow.engine.run import Scheduler, first_of
@@ -45,9 +42,12 @@ from windrow.engine.waiting import Waiting
 from windrow.engine.world import World
 from windrow.errors import WindrowError
 from windrow.records import Rollout, decode_rollout, encode
-from windrow.secrets import Redactor
 from windrow.store.directory import RolloutSink, RunDirectory
 from windrow.tasks.plan import Slot
+from windrow.util.descriptors import make_room
+from windrow.util.event_loop import run_loop
+from windrow.util.guard import watch_with
+from windrow.util.redaction import Redactor
 
 PR_SET_PDEATHSIG = 1
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-from windrow.blobs import shown
-from windrow.engine.freeze import Freezer
 from windrow.engine.recorder import Recorder
 from windrow.engine.world import World
 from windrow.errors import EnvError, PolicyError
@@ -21,6 +19,8 @@ from windrow.policies import Completion, Request
 from windrow.policies.base import complete
 from windrow.records import Message
 from windrow.tasks.plan import Slot
+from windrow.util.blobs import shown
+from windrow.util.freeze import Freezer
 
 
 class Asking:

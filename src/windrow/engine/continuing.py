@@ -10,8 +10,8 @@ from bisect import bisect_left
 
 import msgspec
 
-from windrow.contexts import ID_BYTES
 from windrow.records import Tokens
+from windrow.util.token_contexts import ID_BYTES
 
 MOST_BRANCHES = 32  # held at a time; what only an older one shares is stored again
 

@@ -10,11 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from windrow.deadlines import Deadline
 from windrow.engine.asking import Asking
-from windrow.engine.cancel import is_cancelled, is_ours
-from windrow.engine.freeze import Freezer, number
-from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.engine.world import Cast, NoJudge, TaskSetup, Verdict, World
@@ -23,6 +19,10 @@ from windrow.errors import EnvError, InfraError, ScorerError, error_record
 from windrow.records import Owner, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool
+from windrow.util.cancellation import is_cancelled, is_ours
+from windrow.util.deadlines import Deadline
+from windrow.util.freeze import Freezer, number
+from windrow.util.guard import guarded_method
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseEnv)

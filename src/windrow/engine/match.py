@@ -14,12 +14,8 @@ from functools import partial
 import msgspec
 
 from windrow.agents import find_agent
-from windrow.deadlines import Deadline
 from windrow.engine.asking import Asking
-from windrow.engine.cancel import is_ours
 from windrow.engine.episode import Interrupted, OpenEnv, OwnScore, run_tools_of, score
-from windrow.engine.freeze import copied_task
-from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder, Seat
 from windrow.engine.session import EpisodeSession
 from windrow.engine.table import Place, SeatEnv, Table
@@ -30,6 +26,10 @@ from windrow.errors import EnvError, error_record
 from windrow.identity import episode_id, rollout_id, seed_of
 from windrow.records import OPPONENT, ErrorRecord, Json, Owner, PolicyRecord, Rollout
 from windrow.tasks.plan import Slot
+from windrow.util.cancellation import is_ours
+from windrow.util.deadlines import Deadline
+from windrow.util.freeze import copied_task
+from windrow.util.guard import guarded_method
 
 
 class Player(msgspec.Struct, frozen=True):

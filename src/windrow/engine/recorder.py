@@ -12,9 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from windrow.contexts import BrokenContext, whole_prompt
 from windrow.engine.continuing import Continuing
-from windrow.engine.freeze import Freezer, copied, copied_messages, copied_task, number
 from windrow.engine.window import Ranges
 from windrow.engine.world import Verdict
 from windrow.envs import Act, Episode, Step
@@ -45,6 +43,8 @@ from windrow.records import (
     reward_of,
 )
 from windrow.tasks.plan import Slot
+from windrow.util.freeze import Freezer, copied, copied_messages, copied_task, number
+from windrow.util.token_contexts import BrokenContext, whole_prompt
 
 REWARD = "reward"  # the score of a seat that was rewarded without a turn
 _STOPS = (None, *get_args(Stop))

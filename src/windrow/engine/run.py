@@ -13,7 +13,6 @@ from collections.abc import Callable
 import msgspec
 
 from windrow.engine.attempts import attempt
-from windrow.engine.cancel import is_cancelled
 from windrow.engine.commits import Commits, Deliver, Deliveries, Finished, OnDurable
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
@@ -24,6 +23,7 @@ from windrow.engine.world import Sink, World
 from windrow.errors import WindrowError
 from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried
+from windrow.util.cancellation import is_cancelled
 
 COMMITS_WAITING = 4
 

@@ -10,12 +10,8 @@ from typing import Any
 import msgspec
 
 from windrow.agents import Dispatch, Played
-from windrow.blobs import shown
 from windrow.engine import elsewhere
-from windrow.engine.cancel import is_ours
 from windrow.engine.correction import correction
-from windrow.engine.freeze import copied, copied_messages, copied_task
-from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.engine.toolrun import run_calls
 from windrow.engine.window import Ranges, Window
@@ -28,6 +24,10 @@ from windrow.records import LIMITS, Call, Json, Message, Stop, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
 from windrow.tools.toolbox import NO_TOOLS
+from windrow.util.blobs import shown
+from windrow.util.cancellation import is_ours
+from windrow.util.freeze import copied, copied_messages, copied_task
+from windrow.util.guard import guarded_method
 
 
 class EpisodeSession:

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from windrow.engine.guard import guarded_method
 from windrow.engine.recorder import Recorder
 from windrow.envs import Env, Match, Observation, Step
 from windrow.errors import EnvError
 from windrow.records import Message, Stop, Task
 from windrow.tools import Tool, ToolResult
+from windrow.util.guard import guarded_method
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from windrow.config import LimitsConfig
-from windrow.deadlines import Deadline
-from windrow.engine.cancel import is_ours
-from windrow.engine.guard import guarded
-from windrow.engine.threads import in_thread
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
 from windrow.tools import Tool, ToolResult, ToolStop
 from windrow.tools.toolbox import Offer
+from windrow.util.cancellation import is_ours
+from windrow.util.deadlines import Deadline
+from windrow.util.guard import guarded
+from windrow.util.threads import in_thread
 
 
 async def run_calls(

@@ -9,13 +9,11 @@ from typing import Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from windrow.agents import Agent, find_agent
-from windrow.blobs import Blobs, MemoryBlobs
 from windrow.config import LimitsConfig, PolicyConfig, Price, ScorerConfig
 from windrow.envs import Ask, BaseEnv, EnvContext, Episode, Match, ScoreContext, find_env, nobody
 from windrow.envs.base import Messages
 from windrow.envs.seating import Seating
 from windrow.errors import ScorerError
-from windrow.naming import name_of
 from windrow.policies import Policy
 from windrow.policies.base import Given
 from windrow.policies.capturing import level_of
@@ -32,10 +30,12 @@ from windrow.records import (
     TeacherTokens,
     Usage,
 )
+from windrow.registry import name_of
 from windrow.tasks.foreign import limits_of, own_env, sampling_of
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools.toolbox import Toolbox
+from windrow.util.blobs import Blobs, MemoryBlobs
 
 T = TypeVar("T")
 

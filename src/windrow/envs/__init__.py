@@ -16,7 +16,7 @@ from windrow.envs.base import (
 )
 from windrow.envs.match import Match
 from windrow.errors import UsageError
-from windrow.naming import resolve
+from windrow.registry import resolve
 
 __all__ = [
     "Act",

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from windrow.blobs import Blobs, MemoryBlobs
 from windrow.config import PolicyConfig, ScorerConfig
 from windrow.policies import Completion
 from windrow.policies.base import Given
@@ -27,6 +26,7 @@ from windrow.records import (
 )
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tools import Tool, ToolResult
+from windrow.util.blobs import Blobs, MemoryBlobs
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from windrow.config import PolicyConfig
 from windrow.envs.base import Env, Observation, Step
 from windrow.envs.opening import check_opening, opening
 from windrow.errors import EnvError, UsageError
-from windrow.naming import resolve
 from windrow.records import Json, Message, Task
+from windrow.registry import resolve
 from windrow.tasks.prompts import PromptTemplate, text_template
 from windrow.tools import ToolResult
 

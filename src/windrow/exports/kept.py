@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import UsageError
-from windrow.exports.drafts import drafted
 from windrow.stats.profile import Profile, Range
 from windrow.store.directory import TASKS
 from windrow.store.taskfile import read_known
+from windrow.util.atomic_files import drafted
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,6 @@ from windrow.bridges.nemo_gym.files import (
 )
 from windrow.bridges.nemo_gym.results import given_params
 from windrow.bridges.nemo_gym.rows import PARAMS, TASK_INDEX, agent_of
-from windrow.contexts import BrokenContext
 from windrow.errors import ExportError
 from windrow.exports.base import Example, Exporter, Invalid, Unfit
 from windrow.exports.profiles import Agent, Task, numbers
@@ -35,6 +34,7 @@ from windrow.records import Json, Rollout
 from windrow.store.directory import TASKS
 from windrow.store.read import RunReader
 from windrow.store.taskfile import tasks_in_order
+from windrow.util.token_contexts import BrokenContext
 
 NO_INPUT = "tasks that only a prompt template gives an input, which was not rendered for them: they are to be collected with it"
 

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from windrow.exports.base import Example, Exporter, Invalid, Writer
-from windrow.naming import import_extra
 from windrow.records import Json, Message, Rollout
+from windrow.registry import import_extra
 
 GROUP_ROWS = 1024
 GROUP_BYTES = 1 << 24

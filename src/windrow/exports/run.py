@@ -14,11 +14,11 @@ import msgspec
 
 from windrow.errors import ExportError, UsageError
 from windrow.exports.base import Example, Exporter, Invalid, Unfit, Writer
-from windrow.exports.drafts import drafted
 from windrow.exports.selection import Selection
-from windrow.naming import resolve
 from windrow.records import Rollout
+from windrow.registry import resolve
 from windrow.store.read import load
+from windrow.util.atomic_files import drafted
 
 # By name, so that no format pays for what another needs.
 BUILT_IN = {

@@ -14,7 +14,6 @@ import msgspec
 
 from windrow.bridges.tinker.summaries import Form, summary_line
 from windrow.bridges.tinker.traces import has_images
-from windrow.contexts import BrokenContext
 from windrow.errors import UsageError
 from windrow.exports.advantages import ADVANTAGES, ALL_THE_SAME
 from windrow.exports.base import Example, Exporter, Invalid, Unfit
@@ -22,6 +21,7 @@ from windrow.exports.selection import NOT_GRADED
 from windrow.records import Json, Rollout
 from windrow.store.passes import Passes
 from windrow.store.read import RunReader
+from windrow.util.token_contexts import BrokenContext
 
 NOT_JUDGED = "rollouts that nobody was to grade: their total_reward is null and their advantages are 0"
 NO_DATUMS = "rollouts without datums: they {why}"

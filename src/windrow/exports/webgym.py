@@ -16,8 +16,8 @@ from windrow.bridges.webgym.iterations import file_name, rank_of
 from windrow.bridges.webgym.trajectories import Trajectory, Written, metadata_of
 from windrow.errors import UsageError
 from windrow.exports.base import Example, Exporter, JsonLines, Unfit, Writer
-from windrow.naming import import_extra
 from windrow.records import Json
+from windrow.registry import import_extra
 from windrow.store.passes import Pass
 from windrow.store.read import RunReader
 

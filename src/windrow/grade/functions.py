@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from windrow.engine.guard import blocks, guarded
-from windrow.engine.threads import in_thread
 from windrow.engine.world import AnyScorer, Verdict
 from windrow.envs import BaseEnv, Episode, ScoreContext
 from windrow.errors import ScorerError
@@ -17,8 +15,10 @@ from windrow.grade.base import BaseScorer
 from windrow.grade.entrants import entrants_of
 from windrow.grade.rewards import Logged, arguments, is_reward_function, parameters_of, rewards_of
 from windrow.identity import source_hash
-from windrow.naming import name_of
 from windrow.records import AttemptId, Json, RolloutGroup, Score
+from windrow.registry import name_of
+from windrow.util.guard import blocks, guarded
+from windrow.util.threads import in_thread
 
 IN_A_THREAD = "from now on it runs in a thread with a loop of its own"
 

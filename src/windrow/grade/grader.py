@@ -12,15 +12,15 @@ from typing import Protocol
 
 import msgspec
 
-from windrow.engine.cancel import is_ours
 from windrow.engine.episode import within
-from windrow.engine.freeze import copied, copied_task
 from windrow.engine.recorder import shown_episode
 from windrow.engine.world import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.envs import Episode
 from windrow.errors import ScorerError, error_record
 from windrow.grade.judges import Hearing, Judges
 from windrow.records import AttemptId, ErrorRecord, Grading, Rollout, RolloutGroup
+from windrow.util.cancellation import is_ours
+from windrow.util.freeze import copied, copied_task
 
 Verdicts = Mapping[AttemptId, Verdict | None]
 

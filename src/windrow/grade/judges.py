@@ -13,9 +13,6 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from windrow.blobs import Blobs, MemoryBlobs, shown
-from windrow.deadlines import Deadline
-from windrow.engine.freeze import Freezer
 from windrow.engine.world import Model, priced
 from windrow.envs.base import Messages
 from windrow.errors import PolicyError, ScorerError
@@ -24,6 +21,9 @@ from windrow.policies import Completion, Request
 from windrow.policies.base import Given, complete
 from windrow.records import Judgement, Message, TeacherTokens, Usage
 from windrow.store.judgements import Judgements, Said
+from windrow.util.blobs import Blobs, MemoryBlobs, shown
+from windrow.util.deadlines import Deadline
+from windrow.util.freeze import Freezer
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ import msgspec
 from windrow.errors import ScorerError
 from windrow.grade.answers import Judged, answers_of
 from windrow.grade.processes import Processes
-from windrow.naming import extra_needed
 from windrow.records import Json
+from windrow.registry import extra_needed
 
 CPU_S = 5
 

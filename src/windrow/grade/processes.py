@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from windrow.engine.threads import in_thread
 from windrow.errors import ScorerError
+from windrow.util.threads import in_thread
 
 
 class Processes:

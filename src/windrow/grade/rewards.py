@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from windrow.contexts import BrokenContext, context_ids, prompt_ids
-from windrow.engine.freeze import Freezer, copied, number
 from windrow.errors import ScorerError
 from windrow.policies.wire import wire_message
 from windrow.records import Json, Message, Rollout, RolloutGroup
+from windrow.util.freeze import Freezer, copied, number
+from windrow.util.token_contexts import BrokenContext, context_ids, prompt_ids
 
 MARKS = ("completions", "completion_ids")  # a function that takes one of them is a reward function
 OWN = ("prompt", "messages", "completion", "completion_ids")  # of a row: no columns

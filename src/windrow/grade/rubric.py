@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.freeze import number
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
@@ -33,6 +32,7 @@ from windrow.tasks.rubrics import (
     read_criteria,
     rubric_of,
 )
+from windrow.util.freeze import number
 
 Marks = dict[str, Mark]  # by criterion
 

@@ -21,8 +21,8 @@ from windrow.grade.base import BaseScorer
 from windrow.grade.functions import scorer_of
 from windrow.grade.math import check_installed, math_judge
 from windrow.identity import digest
-from windrow.naming import resolve
 from windrow.records import Json, RecordedScore
+from windrow.registry import resolve
 
 Judge = Callable[[str, Json, Mapping[str, Json]], answers.Judged | Awaitable[answers.Judged]]
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from windrow.blobs import is_blob
 from windrow.identity import digest
 from windrow.records import Message
+from windrow.util.blobs import is_blob
 
 Shows = Literal["transcript", "reply"]
 Section = tuple[str, str]  # who speaks, and what is said

@@ -14,13 +14,13 @@ from typing import Annotated
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.contexts import BrokenContext, prompt_ids
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
 from windrow.grade.panel import JudgingScorer, read_settings
 from windrow.policies.base import Given
 from windrow.records import Json, TeacherTokens, Tokens, Turn
+from windrow.util.token_contexts import BrokenContext, prompt_ids
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True):

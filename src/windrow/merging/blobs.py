@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from windrow.blobs import NAME_CHARS
 from windrow.errors import StoreError
 from windrow.store.blobs import FOLDER, path_of, read_blob
-from windrow.store.disk import Disk
+from windrow.util.blobs import NAME_CHARS
+from windrow.util.disk import Disk
 
 
 def copy_blobs(

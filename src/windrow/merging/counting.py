@@ -13,10 +13,10 @@ from windrow.past import Past
 from windrow.records import OPPONENT, encode
 from windrow.stats.metrics import Metrics, survey, write_metrics
 from windrow.store.directory import MANIFEST, TASKS, Manifest
-from windrow.store.disk import Disk
 from windrow.store.read import RunReader
 from windrow.store.taskfile import KnownTasks
 from windrow.tasks.plan import Plan
+from windrow.util.disk import Disk
 
 
 def count(

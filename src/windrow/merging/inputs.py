@@ -17,7 +17,7 @@ from windrow.store.heads import NOT_A_LINE, whole_episodes
 from windrow.store.lock import holder_of
 from windrow.store.log import whole_bytes
 from windrow.store.read import READ_BYTES, segments
-from windrow.store.swap import is_unfinished
+from windrow.util.directory_swap import is_unfinished
 
 MOST_OPEN = 100
 BLANK = b" \t\r\n"

@@ -21,9 +21,9 @@ from windrow.merging.writing import TOLD, WRITE_BYTES, Writer
 from windrow.stats.cache import CACHE, confirm_cache
 from windrow.stats.metrics import METRICS
 from windrow.store.directory import MANIFEST, RunDirectory
-from windrow.store.disk import Disk
 from windrow.store.log import torn_name
-from windrow.store.swap import Swap, is_unfinished
+from windrow.util.directory_swap import Swap, is_unfinished
+from windrow.util.disk import Disk
 
 Warn = Callable[[str], None]
 

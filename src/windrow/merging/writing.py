@@ -23,8 +23,8 @@ from windrow.merging.versions import (
     contested,
     succeeding,
 )
-from windrow.store.disk import Disk
 from windrow.store.heads import decode_head
+from windrow.util.disk import Disk
 
 WRITE_BYTES = 1 << 20
 TOLD = 5

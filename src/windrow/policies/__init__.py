@@ -5,7 +5,7 @@ from __future__ import annotations
 from windrow.config import LoadedConfig, expand, nearest
 from windrow.errors import UsageError
 from windrow.policies.base import Completion, Policy, Request
-from windrow.secrets import Redactor
+from windrow.util.redaction import Redactor
 
 FLOW = ("max_outage_s", "requests_per_minute", "tokens_per_minute")  # settings of how calls flow to endpoints
 

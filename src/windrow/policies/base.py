@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windrow.config import Sampling
-from windrow.deadlines import Deadline
 from windrow.errors import InfraError, PolicyError, StaleConnection
 from windrow.policies.encoding import Items, MessageCache, json_array
 from windrow.policies.promptids import PromptReader
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
+from windrow.util.deadlines import Deadline
 
 ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
 MAX_BACKOFF_S = 60.0

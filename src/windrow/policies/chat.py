@@ -15,7 +15,7 @@ from windrow.policies.pool import Pool
 from windrow.policies.probe import Facts, find_out, identify, require, require_top
 from windrow.policies.rates import Rates
 from windrow.records import Json
-from windrow.secrets import Redactor, api_key
+from windrow.util.redaction import Redactor, api_key
 
 
 class ChatPolicy(Policy):

@@ -30,7 +30,7 @@ from windrow.policies.http_client import (
 )
 from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
 from windrow.records import Json, Message
-from windrow.secrets import Redactor
+from windrow.util.redaction import Redactor
 
 Read = TypeVar("Read")
 

@@ -20,7 +20,7 @@ from windrow.policies.dialects.llamacpp import LlamacppEmbedded
 from windrow.policies.endpoint import Endpoint
 from windrow.policies.models import DEFAULT_MODEL, file_sha256, find_model
 from windrow.records import Json
-from windrow.secrets import Redactor
+from windrow.util.redaction import Redactor
 
 MAX_TOKENS = 512  # a small model may ramble until its context is full
 MAX_THREADS = 8  # more only helps larger models; policy.local.threads says otherwise

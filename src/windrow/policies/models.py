@@ -18,7 +18,7 @@ import msgspec
 
 from windrow.config import nearest
 from windrow.errors import InfraError, UsageError
-from windrow.naming import cache_home
+from windrow.registry import cache_home
 
 CHUNK = 1 << 20
 

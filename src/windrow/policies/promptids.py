@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
-from windrow.contexts import ID_BYTES
 from windrow.policies.wire import NOT_TOLD, UNDECODABLE, TokenId
+from windrow.util.token_contexts import ID_BYTES
 
 Reply = TypeVar("Reply")
 

@@ -24,9 +24,9 @@ import msgspec
 from windrow.config.yamltext import yaml_value
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.identity import fingerprint, seed_of
-from windrow.naming import resolve
 from windrow.policies.base import ANY_SAMPLING, Completion, Policy, Request
 from windrow.records import Json, Usage
+from windrow.registry import resolve
 
 _GROUP = re.compile(r"\{(\d+)\}")
 

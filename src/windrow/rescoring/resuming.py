@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.engine.world import AnyScorer
 from windrow.errors import UsageError
 from windrow.records import AttemptId
@@ -22,6 +21,7 @@ from windrow.store.directory import (
     with_generation,
 )
 from windrow.store.read import RunReader, segments
+from windrow.util.hash_index import Index
 
 
 class Start(NamedTuple):

@@ -18,8 +18,8 @@ import msgspec
 
 from windrow.config import RunConfig, ServiceConfig, expand, nearest, services_at, services_in
 from windrow.errors import UsageError
-from windrow.secrets import Redactor, is_secret
 from windrow.services.ports import HOST, Port, free_port
+from windrow.util.redaction import Redactor, is_secret
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _PORT = re.compile(r"\$\{PORT\}|\{port\}")

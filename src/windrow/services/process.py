@@ -15,9 +15,9 @@ import msgspec
 
 from windrow.errors import ServiceError
 from windrow.policies.http import aiohttp
-from windrow.secrets import Redactor
 from windrow.services.plan import Service
 from windrow.services.ports import is_free
+from windrow.util.redaction import Redactor
 
 SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))  # a program, run by a bare interpreter
 ASK_AGAIN_S = 0.1

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from windrow.engine.cancel import is_cancelled
 from windrow.engine.control import Control
 from windrow.engine.run import first_of
 from windrow.errors import ServiceError, WindrowError
-from windrow.secrets import Redactor
 from windrow.services.plan import Service
 from windrow.services.process import Process
+from windrow.util.cancellation import is_cancelled
+from windrow.util.redaction import Redactor
 
 Waiting = Callable[[Sequence[str]], Awaitable[None]]
 

@@ -22,8 +22,8 @@ import msgspec
 from windrow.identity import fingerprint
 from windrow.records import Json, encode
 from windrow.stats.schema import FORMULAS, METRICS, SCHEMA, Metrics
-from windrow.store.disk import Disk
 from windrow.store.read import RunReader, segments
+from windrow.util.disk import Disk
 
 CACHE = "metrics.cache"
 MAX_BYTES = 16 << 20  # a cache has some kilobytes for each agent

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.stats.estimate import Cluster
+from windrow.util.hash_index import Index
 
 
 class Rows:

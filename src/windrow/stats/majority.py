@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.stats.estimate import table_ks
 from windrow.stats.lines import Line
+from windrow.util.hash_index import Index
 
 NAMED_TASKS = 20
 MOST_DRAWN = 64  # samples of a task up to which every draw is counted; beyond, only draws of one and of all

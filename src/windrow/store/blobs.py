@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
-from windrow.blobs import NAME_CHARS, Blobs, name_of_blob
 from windrow.errors import StoreError
-from windrow.store.disk import Disk, process_name, write_all
+from windrow.util.blobs import NAME_CHARS, Blobs, name_of_blob
+from windrow.util.disk import Disk, process_name, write_all
 
 FOLDER = "blobs"
 REMEMBERED = 4096  # names that were just put and need not be compared with what is on disk again

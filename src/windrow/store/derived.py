@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from windrow.store.disk import Disk
+from windrow.util.disk import Disk
 from windrow.version import __version__
 
 FOLDER = "index"

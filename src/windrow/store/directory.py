@@ -14,21 +14,21 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import StoreError, UsageError
-from windrow.naming import BRIDGES
 from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
-from windrow.secrets import Redactor
+from windrow.registry import BRIDGES
 from windrow.store.blobs import FOLDER as BLOBS
 from windrow.store.blobs import BlobStore
-from windrow.store.disk import Disk
 from windrow.store.heads import decode_head, whole_episodes
 from windrow.store.lock import Lock
 from windrow.store.locks import RANK, Locks
 from windrow.store.log import Log, Whole
 from windrow.store.ranks import Ranks, Redo
 from windrow.store.resume_index import SegmentIndex, load_index
-from windrow.store.swap import DRAFT, finish, is_unfinished
 from windrow.store.taskfile import TaskFile
 from windrow.tasks.draw import Draw
+from windrow.util.directory_swap import DRAFT, finish, is_unfinished
+from windrow.util.disk import Disk
+from windrow.util.redaction import Redactor
 
 MANIFEST = "run.json"
 TASKS = "tasks.jsonl"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.records import AttemptId, Grading
 from windrow.store.places import Place, Places
+from windrow.util.hash_index import Index
 
 
 class GradingHead(msgspec.Struct, gc=False):

@@ -10,9 +10,9 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
-from windrow.compact import RepeatedNames, Repeats
 from windrow.records import SCHEMA_VERSION, Rollout, is_done
 from windrow.store.log import whole_bytes
+from windrow.util.hash_index import RepeatedNames, Repeats
 
 NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

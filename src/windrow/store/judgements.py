@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.records import SCHEMA_VERSION, Usage, encode
-from windrow.secrets import Redactor
 from windrow.store.heads import NOT_A_LINE
 from windrow.store.log import Log
 from windrow.store.places import Place, Places
 from windrow.store.read import segments
+from windrow.util.hash_index import Index
+from windrow.util.redaction import Redactor
 
 NAME = "judgements"
 

@@ -13,9 +13,9 @@ import msgspec
 
 from windrow.identity import digest
 from windrow.store.derived import index_name, read_derived, worth_keeping, write_derived
-from windrow.store.disk import Disk
 from windrow.store.resume_index import SegmentIndex
 from windrow.tasks.plan import PackedLedger
+from windrow.util.disk import Disk
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from windrow.errors import StoreError
-from windrow.store.disk import Disk, write_all
+from windrow.util.disk import Disk, write_all
 
 TAIL_CHUNK = 64 * 1024
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from windrow.compact import Index
 from windrow.identity import group_id
 from windrow.records import Rollout
 from windrow.store.directory import TASKS, Manifest
 from windrow.store.taskfile import read_known
+from windrow.util.hash_index import Index
 
 
 class Pass:

@@ -26,7 +26,6 @@ import msgspec
 from windrow.records import Rollout
 from windrow.store.content import READ_BYTES, Content, Stamp, stamp_of
 from windrow.store.derived import read_derived, worth_keeping, write_derived
-from windrow.store.disk import Disk
 from windrow.store.fold import is_ungraded
 from windrow.store.heads import (
     NOT_A_LINE,
@@ -38,6 +37,7 @@ from windrow.store.heads import (
     decode_head,
     is_last_seat,
 )
+from windrow.util.disk import Disk
 
 MIN_GROWTH_BYTES = 64 << 20  # between two indexes that one call writes on its way
 NEWLINE = 0x0A

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from windrow.store.derived import read_derived, write_derived
-from windrow.store.disk import Disk
 from windrow.tasks.rows import BadRow
 from windrow.tasks.scan import PackedSource, Source
+from windrow.util.disk import Disk
 
 NAME = "source.index"
 MIN_ROWS = 5_000  # fewer are read in a few hundredths of a second

@@ -13,13 +13,13 @@ from typing import Annotated
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.errors import StoreError
 from windrow.records import Json, Task, encode
 from windrow.store.derived import read_derived, worth_keeping, write_derived
-from windrow.store.disk import Disk
 from windrow.store.log import Log
 from windrow.tasks.plan import TaskList
+from windrow.util.disk import Disk
+from windrow.util.hash_index import Index
 
 WRITE_BYTES = 1 << 20
 INDEX = "tasks.index"

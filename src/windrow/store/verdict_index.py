@@ -15,9 +15,9 @@ import msgspec
 from windrow.identity import digest
 from windrow.store.content import READ_BYTES, Content, content_of, stamp_of
 from windrow.store.derived import index_name, read_derived, worth_keeping, write_derived
-from windrow.store.disk import Disk
 from windrow.store.heads import BadLine, Count
 from windrow.store.resume_index import SegmentIndex
+from windrow.util.disk import Disk
 
 
 class Verdicts(msgspec.Struct, frozen=True, array_like=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from windrow.errors import UsageError
-from windrow.naming import import_extra
+from windrow.registry import import_extra
 from windrow.tasks.rows import cannot_read
 from windrow.tasks.spool import Found, SpooledRows
 

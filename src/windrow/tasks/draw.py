@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.records import Json
 from windrow.tasks.foreign import traits_of
 from windrow.tasks.ranks import shares
+from windrow.util.hash_index import Index
 
 MADE_SEED_BITS = 31
 

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.identity import digest
-from windrow.naming import ROW_FORMS
 from windrow.records import Json
+from windrow.registry import ROW_FORMS
 from windrow.tasks.rows import BadRow, Row, RowFile, Rows
+from windrow.util.hash_index import Index
 
 WEB = "web"
 

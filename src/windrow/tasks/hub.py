@@ -12,7 +12,7 @@ from typing import Any
 
 from windrow.config import nearest
 from windrow.errors import UsageError
-from windrow.naming import import_extra
+from windrow.registry import import_extra
 from windrow.tasks.arrow import BATCH_ROWS, arrow_rows
 from windrow.tasks.spool import SpooledRows
 

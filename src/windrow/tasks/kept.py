@@ -16,7 +16,7 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.identity import digest, source_hash
-from windrow.naming import cache_home, resolve
+from windrow.registry import cache_home, resolve
 from windrow.tasks.loaders import is_function, open_source
 from windrow.tasks.rows import BadRow, RowFile, Rows
 

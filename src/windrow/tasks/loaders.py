@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow.errors import UsageError
-from windrow.naming import BRIDGES, resolve
+from windrow.registry import BRIDGES, resolve
 from windrow.tasks.rows import Rows, open_rows
 from windrow.tasks.spool import Found, SpooledRows
 

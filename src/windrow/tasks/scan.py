@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import msgspec
 
-from windrow.compact import Index
 from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
 from windrow.identity import canonical, digest
@@ -21,6 +20,7 @@ from windrow.tasks.foreign import key_of, limits_of, own_env, sampling_of
 from windrow.tasks.identities import DIGEST_BYTES, Identities
 from windrow.tasks.problems import list_problems
 from windrow.tasks.rows import BadRow, Row, Rows
+from windrow.util.hash_index import Index
 
 # Raises ValueError with what is wrong with a row for the environment it is meant for.
 RowCheck = Callable[[Mapping[str, Json]], None]

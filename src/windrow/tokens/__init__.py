@@ -3,6 +3,6 @@
 All of it needs numpy, which is the extra `tokens`.
 """
 
-from windrow.naming import import_extra
+from windrow.registry import import_extra
 
 import_extra("numpy", extra="tokens", what="what is done with token ids")

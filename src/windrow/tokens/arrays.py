@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from windrow.contexts import BrokenContext
+from windrow.util.token_contexts import BrokenContext
 
 Ids: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
 Mask: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from windrow.contexts import BrokenContext
 from windrow.errors import UsageError
 from windrow.records import Rollout, Status, Stop, Turn
 from windrow.tokens.arrays import Floats, Ids, Mask, floats_of
 from windrow.tokens.linking import STRICT, Link, Merging, links
 from windrow.tokens.tree import PrefixTree, ids_between
+from windrow.util.token_contexts import BrokenContext
 
 
 class Span(NamedTuple):

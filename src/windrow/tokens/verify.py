@@ -12,9 +12,6 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from windrow.blobs import blobs_in
-from windrow.compact import Repeats
-from windrow.contexts import ID_BYTES, BrokenContext, context_ids
 from windrow.errors import StoreError
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.blobs import FOLDER, read_blob
@@ -25,6 +22,9 @@ from windrow.tokens.arrays import floats_of, ids_of
 from windrow.tokens.linking import STRICT, Merging
 from windrow.tokens.sequences import TrainingSequence, training_sequences
 from windrow.tokens.top import top_of
+from windrow.util.blobs import blobs_in
+from windrow.util.hash_index import Repeats
+from windrow.util.token_contexts import ID_BYTES, BrokenContext, context_ids
 
 Level = Literal["fatal", "warning"]
 PLACEHOLDER = -9999.0  # servers write this, or the lowest float, where they have no logprob

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from windrow.config import McpConfig, RunConfig, ToolConfig, expand, services_in
 from windrow.errors import UsageError
-from windrow.naming import import_extra, resolve
-from windrow.secrets import Redactor, is_secret, secrets_of_header
+from windrow.registry import import_extra, resolve
 from windrow.tools.base import Tool
 from windrow.tools.filters import ToolFilter
 from windrow.tools.functions import as_tool
 from windrow.tools.toolbox import FunctionTools, Toolbox, ToolSource
+from windrow.util.redaction import Redactor, is_secret, secrets_of_header
 
 
 def named_tools(configs: Sequence[ToolConfig]) -> list[Tool]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from windrow.config import nearest
 from windrow.errors import UsageError
-from windrow.naming import extra_needed
+from windrow.registry import extra_needed
 from windrow.trackers import mlflow, wandb
 from windrow.trackers.base import Tracker
 

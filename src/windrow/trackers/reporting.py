@@ -13,12 +13,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from windrow.records import encode
-from windrow.secrets import Redactor
 from windrow.stats.metrics import AgentEntry, Metrics, survey
 from windrow.store.directory import read_manifest
 from windrow.store.read import load
 from windrow.trackers.base import Report, Tracker
 from windrow.trackers.names import Named, missing
+from windrow.util.redaction import Redactor
 
 MAX_ROLLOUTS = 10_000  # what a table of W&B shows
 MAX_BYTES = 64 << 20  # of JSON: W&B holds a table in memory

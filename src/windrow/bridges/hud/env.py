@@ -17,8 +17,8 @@ from windrow.bridges.hud.tasks import HudTask, ToolCall, read_task
 from windrow.config import nearest
 from windrow.envs.base import Env, Episode, Observation, Step
 from windrow.errors import EnvError, UsageError
-from windrow.naming import import_extra
 from windrow.records import Json, Message, Score, Task
+from windrow.registry import import_extra
 from windrow.tools import ToolResult
 from windrow.tools.filters import ToolFilter
 from windrow.tools.mcpsession import McpAnswer

@@ -16,10 +16,10 @@ import msgspec
 from windrow.config import expand, services_in, variables_in
 from windrow.errors import EnvError, UsageError
 from windrow.records import Json
-from windrow.secrets import is_secret, secrets_of_header
 from windrow.tools import Tool
 from windrow.tools.functions import NAME
 from windrow.tools.mcpsession import McpAnswer, McpServer, McpSession
+from windrow.util.redaction import is_secret, secrets_of_header
 
 
 def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]:

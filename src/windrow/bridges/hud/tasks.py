@@ -13,7 +13,7 @@ import msgspec
 
 from windrow.config import nearest, variables_in
 from windrow.records import Json
-from windrow.secrets import secrets_of_header
+from windrow.util.redaction import secrets_of_header
 
 _AGENT = (
     "system_prompt",

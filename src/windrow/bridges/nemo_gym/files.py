@@ -19,10 +19,10 @@ from windrow.bridges.nemo_gym.rows import (
     agent_of,
     with_seed,
 )
-from windrow.engine.freeze import Freezer
 from windrow.envs.opening import check_opening, opening
 from windrow.records import Json, Rollout, Task
 from windrow.tasks.foreign import sampling_of
+from windrow.util.freeze import Freezer
 
 JUDGE_FAILED = "judge_failed"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windrow.contexts import ID_BYTES
 from windrow.policies import Completion
 from windrow.records import Json, Usage
+from windrow.util.token_contexts import ID_BYTES
 
 
 def read_usage(usage: Json) -> Usage | None:

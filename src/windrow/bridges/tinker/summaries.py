@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from windrow.bridges.tinker.traces import trace_of
-from windrow.contexts import ID_BYTES
 from windrow.records import Json, Rollout, Stop, Turn
+from windrow.util.token_contexts import ID_BYTES
 
 SCHEMA_VERSION = 1
 PARSE_ERROR, PARSE_ERROR_MASKED = "parse_error", "parse_error_masked"

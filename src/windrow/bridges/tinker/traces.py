@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
-from windrow.blobs import is_blob
 from windrow.records import Json, Message, Rollout, Turn
+from windrow.util.blobs import is_blob
 
 
 def trace_of(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]:

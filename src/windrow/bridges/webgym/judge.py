@@ -16,7 +16,6 @@ from typing import Annotated
 
 import msgspec
 
-from windrow.blobs import is_blob
 from windrow.config import PolicyConfig
 from windrow.engine.world import Verdict
 from windrow.envs import Episode, ScoreContext
@@ -27,6 +26,7 @@ from windrow.grade.readings import read_mark
 from windrow.grade.showing import framed
 from windrow.records import Json, Message, RecordedScore, Task
 from windrow.tasks.rubrics import TAGGED, YES_NO
+from windrow.util.blobs import is_blob
 
 QUICK = "quick"
 Count = Annotated[int, msgspec.Meta(ge=1)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from windrow.naming import resolve
 from windrow.records import Json, Task
+from windrow.registry import resolve
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

@@ -17,7 +17,7 @@ from windrow.envs.web import reaper
 from windrow.envs.web.failures import BrowserGone
 from windrow.envs.web.settings import PoolSettings
 from windrow.errors import UsageError
-from windrow.naming import import_extra
+from windrow.registry import import_extra
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright

@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import msgspec
 
-from windrow.contexts import ID_BYTES
 from windrow.policies.base import Completion, Request
 from windrow.policies.capturing import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
@@ -31,6 +30,7 @@ from windrow.policies.wire import (
     wire_message,
 )
 from windrow.records import Capture, Json, Message, Tokens
+from windrow.util.token_contexts import ID_BYTES
 
 
 class OpenAIChat(Dialect):

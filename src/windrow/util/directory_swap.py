@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.store.disk import Disk
+from windrow.util.disk import Disk
 
 DRAFT = ".merge.draft"
 READY = ".merge.ready"

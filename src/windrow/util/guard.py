@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from windrow.deadlines import is_expiry
-from windrow.naming import name_of
+from windrow.registry import name_of
+from windrow.util.deadlines import is_expiry
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from windrow.errors import StoreError, UsageError
-from windrow.store.disk import Disk
+from windrow.util.disk import Disk
 
 BUFFER_BYTES = 1 << 20
 
