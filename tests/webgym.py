@@ -15,7 +15,7 @@ from windrow.identity import digest, group_id, rollout_id
 from windrow.records import ErrorRecord, Message, RecordedScore, Rollout, Task, ToolCall
 from windrow.store.directory import RunDirectory, read_manifest
 from windrow.store.taskfile import TaskLine
-from windrow.tasks.foreign import ForeignRows
+from windrow.tasks.row_formats import ForeignRows
 from windrow.tasks.rows import spool_rows
 
 Row = dict[str, Any]

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from windrow.config import as_tree
-from windrow.drawing import refuse_other_draw, with_draw
 from windrow.errors import UsageError
 from windrow.prepare import Prepared
 from windrow.ranking import without_rank
@@ -34,7 +33,8 @@ from windrow.store.ranks import (
     with_share,
 )
 from windrow.store.read import segments
-from windrow.tasks.ranks import plan_digest
+from windrow.tasks.selection import refuse_other_draw, with_draw
+from windrow.tasks.sharding import plan_digest
 from windrow.version import __version__
 
 

@@ -14,7 +14,6 @@ import msgspec
 from windrow.agreement import agree, changed_code, redo_under_way, refuse_sharing, with_rank
 from windrow.cluster.workers import Workers, shares_of
 from windrow.delivery import Committed, Delivery, Listeners
-from windrow.drawing import changed_blocks
 from windrow.engine.brakes import Brakes
 from windrow.engine.commits import Finished, OnDurable
 from windrow.engine.control import Control
@@ -44,7 +43,8 @@ from windrow.store.ranks import RankShare
 from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
-from windrow.tasks.ranks import Part
+from windrow.tasks.selection import changed_blocks
+from windrow.tasks.sharding import Part
 from windrow.util.descriptors import make_room
 from windrow.util.disk import Disk
 from windrow.util.guard import watch_with

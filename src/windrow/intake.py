@@ -28,14 +28,14 @@ from windrow.scoring import (
     DEFAULT_SCORERS_ENV,
 )
 from windrow.store.scan_index import Findings, ScanIndex, kept_scan
+from windrow.tasks.cache import open_anew, open_kept
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
-from windrow.tasks.draw import TraitTable
-from windrow.tasks.foreign import ForeignRows, env_of, own_env, usual_env
-from windrow.tasks.kept import open_anew, open_kept
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MappedRows, parse_map
-from windrow.tasks.problems import RowProblems
+from windrow.tasks.row_formats import ForeignRows, env_of, own_env, usual_env
+from windrow.tasks.row_problems import RowProblems
 from windrow.tasks.rows import BadRow, Rows, spool_rows
+from windrow.tasks.sampling import TraitTable
 from windrow.tasks.scan import Source, scan
 
 # Where the checks stand that go by the row alone.

@@ -21,7 +21,6 @@ from windrow.config import (
     services_at,
 )
 from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, scorer_models
-from windrow.drawing import Chooser, Chosen
 from windrow.engine.pace import MOST
 from windrow.engine.world import AnyScorer, World
 from windrow.envs import BaseEnv, Match, find_env
@@ -57,10 +56,11 @@ from windrow.services import Service, addresses, plan_services
 from windrow.store.directory import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called
 from windrow.store.scan_index import ScanIndex
-from windrow.tasks.draw import Draw
-from windrow.tasks.problems import list_problems
-from windrow.tasks.ranks import Rank
+from windrow.tasks.row_problems import list_problems
+from windrow.tasks.sampling import Draw
 from windrow.tasks.scan import Selection, Source
+from windrow.tasks.selection import Chooser, Chosen
+from windrow.tasks.sharding import Rank
 from windrow.tools import Tool
 from windrow.trackers.names import parse_track
 from windrow.util.redaction import Redactor

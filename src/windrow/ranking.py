@@ -8,7 +8,7 @@ import msgspec
 
 from windrow.config import LoadedConfig, PolicyConfig, RunConfig
 from windrow.errors import UsageError
-from windrow.tasks.ranks import Rank
+from windrow.tasks.sharding import Rank
 
 LAUNCHERS = (  # what each calls the rank, and how many there are
     ("RANK", ("WORLD_SIZE",)),

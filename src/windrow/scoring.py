@@ -19,7 +19,7 @@ from windrow.identity import fingerprint
 from windrow.records import Json
 from windrow.registry import name_of
 from windrow.store.directory import Fingerprint
-from windrow.tasks.problems import RowProblems, list_problems
+from windrow.tasks.row_problems import RowProblems, list_problems
 
 DEFAULT_SCORERS_ENV = "problem"
 

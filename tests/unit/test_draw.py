@@ -16,8 +16,8 @@ from tests.webgym import row
 from windrow.errors import UsageError
 from windrow.merging import merge
 from windrow.prepare import Prepared
-from windrow.tasks.draw import draw_uniform, ranking
-from windrow.tasks.ranks import shares
+from windrow.tasks.sampling import draw_uniform, ranking
+from windrow.tasks.sharding import shares
 
 NOON = "2026-01-31T12:00:00+00:00"
 RATIO = "draw.ratio={easy: {range: [1, 3], weight: 2}, hard: {range: [7, 9], weight: 1}}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.tasks.ranks import Rank, shares
+from windrow.tasks.sharding import Rank, shares
 
 pytestmark = pytest.mark.slow
 

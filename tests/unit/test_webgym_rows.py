@@ -14,7 +14,7 @@ from tests.webgym import row
 from tests.worlds import world
 from windrow.cli.main import main
 from windrow.errors import UsageError
-from windrow.tasks.foreign import ForeignRows, env_of
+from windrow.tasks.row_formats import ForeignRows, env_of
 from windrow.tasks.rows import spool_rows
 
 SHAPES: list[tuple[Any, list[str]]] = [

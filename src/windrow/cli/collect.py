@@ -25,7 +25,7 @@ from windrow.identity import episode_id
 from windrow.prepare import Prepared, prepare
 from windrow.ranking import is_unasked, launched
 from windrow.tasks.loaders import FORMS
-from windrow.tasks.problems import list_problems
+from windrow.tasks.row_problems import list_problems
 from windrow.trackers.names import trackers_of
 from windrow.trackers.reporting import track
 from windrow.util.event_loop import run_loop

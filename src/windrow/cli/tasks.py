@@ -12,7 +12,7 @@ from windrow.policies.base import ANY_SAMPLING
 from windrow.prepare import prepare
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
-from windrow.tasks.problems import list_problems
+from windrow.tasks.row_problems import list_problems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

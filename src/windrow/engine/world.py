@@ -31,9 +31,9 @@ from windrow.records import (
     Usage,
 )
 from windrow.registry import name_of
-from windrow.tasks.foreign import limits_of, own_env, sampling_of
 from windrow.tasks.plan import Slot
 from windrow.tasks.prompts import PromptTemplate
+from windrow.tasks.row_formats import limits_of, own_env, sampling_of
 from windrow.tools.toolbox import Toolbox
 from windrow.util.blobs import Blobs, MemoryBlobs
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow.records import Json, Task
-from windrow.tasks.foreign import form_of
 from windrow.tasks.prompts import PromptTemplate
+from windrow.tasks.row_formats import form_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 

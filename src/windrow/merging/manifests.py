@@ -16,7 +16,7 @@ from windrow.identity import canonical
 from windrow.records import Json
 from windrow.store.directory import Fingerprint, Manifest, generations_of
 from windrow.store.ranks import Ranks
-from windrow.tasks.draw import Draw
+from windrow.tasks.sampling import Draw
 from windrow.version import __version__
 
 NOT_OF_THE_WHOLE = ("out", "rank", "world_size", "rank_weights")  # of a call's part

@@ -25,7 +25,7 @@ from windrow.store.log import Log, Whole
 from windrow.store.ranks import Ranks, Redo
 from windrow.store.resume_index import SegmentIndex, load_index
 from windrow.store.taskfile import TaskFile
-from windrow.tasks.draw import Draw
+from windrow.tasks.sampling import Draw
 from windrow.util.directory_swap import DRAFT, finish, is_unfinished
 from windrow.util.disk import Disk
 from windrow.util.redaction import Redactor

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from windrow.tasks.ranks import Rank
+from windrow.tasks.sharding import Rank
 
 
 class Redo(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from windrow.config import DatasetConfig, RunConfig, expand, nearest
 from windrow.errors import UsageError
 from windrow.records import Json
-from windrow.tasks.foreign import ForeignRows, form_of
+from windrow.tasks.row_formats import ForeignRows, form_of
 from windrow.tasks.rows import BadRow, Row, Rows
 
 OFFSET_BITS = 48  # of a place in one file; what is above says which file

@@ -18,7 +18,7 @@ from windrow.config import nearest
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
 from windrow.records import Json
-from windrow.tasks.foreign import form_of
+from windrow.tasks.row_formats import form_of
 
 FIELDS = ("system", "user", "messages", "placeholders")
 _JINJA = re.compile(r"\{\{[-+]?\s*[\w\"'(\[]|\{[%#]")  # what begins an expression, a statement or a comment

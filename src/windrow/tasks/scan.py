@@ -16,9 +16,9 @@ from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
 from windrow.identity import canonical, digest
 from windrow.records import Json, Task
-from windrow.tasks.foreign import key_of, limits_of, own_env, sampling_of
-from windrow.tasks.identities import DIGEST_BYTES, Identities
-from windrow.tasks.problems import list_problems
+from windrow.tasks.occurrences import DIGEST_BYTES, Identities
+from windrow.tasks.row_formats import key_of, limits_of, own_env, sampling_of
+from windrow.tasks.row_problems import list_problems
 from windrow.tasks.rows import BadRow, Row, Rows
 from windrow.util.hash_index import Index
 

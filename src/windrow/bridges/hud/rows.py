@@ -21,7 +21,7 @@ from windrow.config import nearest
 from windrow.envs import find_env
 from windrow.errors import UsageError
 from windrow.records import Json
-from windrow.tasks.foreign import Marks, Traits
+from windrow.tasks.row_formats import Marks, Traits
 
 Generation = Literal["v4", "v5", "v6"]
 NAME = "hud"

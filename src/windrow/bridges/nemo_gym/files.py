@@ -21,7 +21,7 @@ from windrow.bridges.nemo_gym.rows import (
 )
 from windrow.envs.opening import check_opening, opening
 from windrow.records import Json, Rollout, Task
-from windrow.tasks.foreign import sampling_of
+from windrow.tasks.row_formats import sampling_of
 from windrow.util.freeze import Freezer
 
 JUDGE_FAILED = "judge_failed"

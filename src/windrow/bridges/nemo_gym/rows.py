@@ -17,7 +17,7 @@ import msgspec
 from windrow.bridges.nemo_gym.items import read_items
 from windrow.config import Sampling
 from windrow.records import Json, Message
-from windrow.tasks.foreign import Marks, Traits
+from windrow.tasks.row_formats import Marks, Traits
 
 PARAMS = "responses_create_params"
 AGENT = "agent_ref"

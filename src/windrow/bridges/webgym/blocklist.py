@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from windrow.errors import UsageError
-from windrow.tasks.foreign import host_of
+from windrow.tasks.row_formats import host_of
 
 
 class _Row(msgspec.Struct):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from windrow.identity import digest
 from windrow.records import Json
-from windrow.tasks.foreign import WEB, Marks, Traits, host_of
+from windrow.tasks.row_formats import WEB, Marks, Traits, host_of
 
 NAME, WEBSITE, DIFFICULTY, REFERENCE = "task_name", "website", "difficulty", "evaluator_reference"
 INSTRUCTION, START_URL, FACTS = "instruction", "start_url", "facts"  # what is put beside the row

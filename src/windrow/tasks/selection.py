@@ -14,7 +14,7 @@ import msgspec
 
 from windrow.config import BlocklistConfig, DrawConfig, LoadedConfig, expand
 from windrow.errors import UsageError
-from windrow.tasks.draw import (
+from windrow.tasks.sampling import (
     Category,
     Draw,
     TraitTable,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from windrow.records import Json
-from windrow.tasks.foreign import traits_of
-from windrow.tasks.ranks import shares
+from windrow.tasks.row_formats import traits_of
+from windrow.tasks.sharding import shares
 from windrow.util.hash_index import Index
 
 MADE_SEED_BITS = 31
