@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from windrow import Completion, Policy, Request
-from windrow.policies.capturing import packed
-from windrow.policies.likeliest import Likely, with_top
+from windrow.policies.capture import packed
+from windrow.policies.top_logprobs import Likely, with_top
 from windrow.records import Message, Tokens, Turn, Usage
 
 START, END = 1, 2  # of a message; the policy samples END itself

@@ -29,8 +29,8 @@ from windrow.errors import UsageError
 from windrow.grade.functions import EnvGroupScorer
 from windrow.grade.scorers import make_scorer
 from windrow.policies import Policy, check_sampling, make_policy
-from windrow.policies.capturing import level_of
-from windrow.policies.remote import RemotePolicy
+from windrow.policies.capture import level_of
+from windrow.policies.external import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Json
 from windrow.registry import name_of

@@ -38,7 +38,7 @@ from windrow.intake import (
     scan_rows,
 )
 from windrow.policies import Policy, check_sampling
-from windrow.policies.capturing import LEVELS
+from windrow.policies.capture import LEVELS
 from windrow.ranking import divided, note, rank_of
 from windrow.records import Json
 from windrow.registry import name_of

@@ -32,7 +32,7 @@ from windrow.envs.seating import opponent, own_settings
 from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request
 from windrow.policies.base import ANY_SAMPLING
-from windrow.policies.remote import REMOTE
+from windrow.policies.external import REMOTE
 from windrow.prepare import Prepared, prepare
 from windrow.records import Grading, Json, Message, Rollout, Turn
 from windrow.store.directory import MANIFEST, Fingerprint, Manifest

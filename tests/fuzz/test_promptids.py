@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.fuzz.mutations import fuzz
 from windrow.policies.base import Completion, Request, Route
 from windrow.policies.dialects import DIALECTS
-from windrow.policies.dialects.tokenwise import TokenDialect
-from windrow.policies.promptids import WORTH_KEEPING, PromptReader, pack_ids
+from windrow.policies.dialects.token_in_token_out import TokenDialect
+from windrow.policies.prompt_ids import WORTH_KEEPING, PromptReader, pack_ids
 from windrow.policies.wire import UNDECODABLE, CheckedReply, TokenId, check_reply
 from windrow.records import Message
 

@@ -24,7 +24,7 @@ from windrow.bridges.hud.rewards import find_reward
 from windrow.bridges.hud.rows import generation_of, key_of, split_row
 from windrow.bridges.hud.tasks import read_task
 from windrow.errors import ScorerError
-from windrow.tools.mcpsession import McpAnswer
+from windrow.tools.mcp_session import McpAnswer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of its own names
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from windrow.policies.base import Request, Route
-from windrow.policies.encoding import MessageCache, json_array
+from windrow.policies.message_encoding import MessageCache, json_array
 from windrow.records import Json, Message
 
 

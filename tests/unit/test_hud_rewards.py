@@ -14,7 +14,7 @@ from windrow.bridges.hud.rewards import find_reward
 from windrow.bridges.hud.servers import conceal
 from windrow.bridges.hud.tasks import read_task
 from windrow.errors import ScorerError
-from windrow.tools.mcpsession import McpAnswer
+from windrow.tools.mcp_session import McpAnswer
 
 
 def reward(structured: Any = None, *texts: str) -> float:

@@ -13,8 +13,8 @@ from tests.clocks import LIMIT_S, time_passes
 from tests.collecting import collected, until
 from tests.serving import ModelServer
 from windrow import Rollout
-from windrow.policies import health
-from windrow.policies.pool import Pool
+from windrow.policies import endpoint_health as health
+from windrow.policies.endpoint_pool import Pool
 
 pytestmark = pytest.mark.slow
 

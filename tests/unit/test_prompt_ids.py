@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from windrow.policies.promptids import WORTH_KEEPING, PromptReader, pack_ids
+from windrow.policies.prompt_ids import WORTH_KEEPING, PromptReader, pack_ids
 
 IDS = list(range(1000, 1000 + WORTH_KEEPING))
 LAST = str(IDS)[:-1]  # without what closes it

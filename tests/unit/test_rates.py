@@ -13,7 +13,7 @@ import pytest
 
 from tests.collecting import collected
 from tests.serving import ModelServer
-from windrow.policies.rates import Rates
+from windrow.policies.rate_limits import Rates
 
 
 class Timer:

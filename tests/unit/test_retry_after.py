@@ -13,9 +13,9 @@ import pytest
 
 from tests.collecting import collected, single
 from tests.serving import ModelServer
-from windrow.policies import pool
+from windrow.policies import endpoint_pool as pool
 from windrow.policies.base import MAX_ASKED_WAITS
-from windrow.policies.failing import AGES_S, retry_after
+from windrow.policies.endpoint_failures import AGES_S, retry_after
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 from windrow.agents.base import Agent, Session
+from windrow.agents.external import Dispatch, Heard, Piece, Played, Said
 from windrow.agents.function import AgentFunction, function_agent
-from windrow.agents.played import Dispatch, Heard, Piece, Played, Said
 from windrow.errors import UsageError
 from windrow.registry import resolve
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from windrow.agents.played import Dispatch, Played
+from windrow.agents.external import Dispatch, Played
 from windrow.records import Json, Message, Task
 from windrow.tools import ToolResult
 

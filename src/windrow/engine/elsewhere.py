@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from windrow.agents.played import Piece, Played, Said
+from windrow.agents.external import Piece, Played, Said
 from windrow.engine.recorder import Recorder
 from windrow.envs import Step
 from windrow.errors import error_record
-from windrow.policies.capturing import asks
+from windrow.policies.capture import asks
 from windrow.policies.wire import decode_object
 from windrow.records import LIMITS, Call, Message, ToolCall
 

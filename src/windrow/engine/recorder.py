@@ -18,7 +18,7 @@ from windrow.engine.world import Verdict
 from windrow.envs import Act, Episode, Step
 from windrow.errors import PolicyError
 from windrow.policies import Completion
-from windrow.policies.capturing import held, lower
+from windrow.policies.capture import held, lower
 from windrow.records import (
     OPPONENT,
     Capture,

@@ -16,7 +16,7 @@ from windrow.envs.seating import Seating
 from windrow.errors import ScorerError
 from windrow.policies import Policy
 from windrow.policies.base import Given
-from windrow.policies.capturing import level_of
+from windrow.policies.capture import level_of
 from windrow.records import (
     OPPONENT,
     AttemptId,

@@ -12,8 +12,8 @@ import msgspec
 
 from windrow.config import Sampling
 from windrow.errors import InfraError, PolicyError, StaleConnection
-from windrow.policies.encoding import Items, MessageCache, json_array
-from windrow.policies.promptids import PromptReader
+from windrow.policies.message_encoding import Items, MessageCache, json_array
+from windrow.policies.prompt_ids import PromptReader
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 from windrow.util.deadlines import Deadline
 

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 from windrow.config import PolicyConfig, expand
 from windrow.errors import InfraError, PolicyError, UsageError
 from windrow.policies.base import Completion, Policy, Request
-from windrow.policies.capturing import asks
+from windrow.policies.capture import asks
 from windrow.policies.dialects import AUTO, DIALECTS, Dialect, scoring
 from windrow.policies.endpoint import Endpoint
-from windrow.policies.pool import Pool
+from windrow.policies.endpoint_pool import Pool
 from windrow.policies.probe import Facts, find_out, identify, require, require_top
-from windrow.policies.rates import Rates
+from windrow.policies.rate_limits import Rates
 from windrow.records import Json
 from windrow.util.redaction import Redactor, api_key
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from windrow.errors import EndpointError, InfraError, PolicyError
-from windrow.policies.capturing import asks
+from windrow.policies.capture import asks
 from windrow.policies.chat import ChatPolicy
 from windrow.policies.dialects import DIALECTS, scoring
 from windrow.policies.probe import identify

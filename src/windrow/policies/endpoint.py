@@ -18,8 +18,8 @@ import msgspec
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
 from windrow.policies.base import Completion, Request
 from windrow.policies.dialects import DIALECTS, Dialect, scoring
-from windrow.policies.failing import Unreachable, retry_after, transport_error
-from windrow.policies.health import Health
+from windrow.policies.endpoint_failures import Unreachable, retry_after, transport_error
+from windrow.policies.endpoint_health import Health
 from windrow.policies.http_client import (
     CertificateError,
     ContentError,

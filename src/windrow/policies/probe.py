@@ -14,7 +14,7 @@ import msgspec
 
 from windrow.errors import EndpointError, InfraError, PolicyError
 from windrow.policies.base import Request
-from windrow.policies.capturing import asks, lower
+from windrow.policies.capture import asks, lower
 from windrow.policies.dialects import DIALECTS
 from windrow.policies.dialects.chat import OpenAIChat
 from windrow.policies.endpoint import Endpoint

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from windrow.policies.likeliest import Likely, by_id
+from windrow.policies.top_logprobs import Likely, by_id
 from windrow.records import Call, Json, Message, Usage
 
 Read = TypeVar("Read")

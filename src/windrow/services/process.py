@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from windrow.errors import ServiceError
-from windrow.policies.http import aiohttp
+from windrow.policies.lazy_aiohttp import aiohttp
 from windrow.services.plan import Service
 from windrow.services.ports import is_free
 from windrow.util.redaction import Redactor

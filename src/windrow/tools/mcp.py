@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from windrow.errors import ToolError
 from windrow.records import Json
 from windrow.tools.base import Tool
-from windrow.tools.mcpsession import McpServer, McpSession
+from windrow.tools.mcp_session import McpServer, McpSession
 
 __all__ = ["McpServer", "McpTools"]
 

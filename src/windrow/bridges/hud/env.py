@@ -21,7 +21,7 @@ from windrow.records import Json, Message, Score, Task
 from windrow.registry import import_extra
 from windrow.tools import ToolResult
 from windrow.tools.filters import ToolFilter
-from windrow.tools.mcpsession import McpAnswer
+from windrow.tools.mcp_session import McpAnswer
 
 SETTINGS = {"start_timeout_s": 60.0, "setup_timeout_s": 300.0}
 EVIDENCE_CHARS = 4_000  # of what each evaluate tool said

@@ -11,7 +11,7 @@ import msgspec
 
 from windrow.errors import ScorerError
 from windrow.records import Json
-from windrow.tools.mcpsession import McpAnswer
+from windrow.tools.mcp_session import McpAnswer
 
 KEYS = ("reward", "grade", "score")
 

@@ -18,7 +18,7 @@ from windrow.errors import EnvError, UsageError
 from windrow.records import Json
 from windrow.tools import Tool
 from windrow.tools.functions import NAME
-from windrow.tools.mcpsession import McpAnswer, McpServer, McpSession
+from windrow.tools.mcp_session import McpAnswer, McpServer, McpSession
 from windrow.util.redaction import is_secret, secrets_of_header
 
 

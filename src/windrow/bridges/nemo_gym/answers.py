@@ -19,7 +19,7 @@ from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, NO_PERSIST, agent_of, t
 from windrow.engine.elsewhere import record_pieces
 from windrow.engine.recorder import Recorder
 from windrow.errors import EnvError, WindrowError
-from windrow.policies.remote import REMOTE
+from windrow.policies.external import REMOTE
 from windrow.records import Json, Message, PolicyRecord, Stop, Task
 from windrow.tasks.plan import Slot
 

@@ -17,8 +17,8 @@ import msgspec
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import EndpointError, EnvError, InfraError, WindrowError
 from windrow.policies.base import pause_s
-from windrow.policies.failing import NotConnected
-from windrow.policies.http import aiohttp
+from windrow.policies.endpoint_failures import NotConnected
+from windrow.policies.lazy_aiohttp import aiohttp
 from windrow.records import Json
 
 AGENTS = "responses_api_agents"

@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.agents import Heard, Piece, Said
 from windrow.policies import Completion
-from windrow.policies.capturing import packed
+from windrow.policies.capture import packed
 from windrow.records import Call, Json, Message, Tokens
 
 PROMPT_IDS, OUTPUT_IDS, LOGPROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"

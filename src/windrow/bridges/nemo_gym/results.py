@@ -32,7 +32,7 @@ from windrow.bridges.nemo_gym.rows import (
     with_sampling,
 )
 from windrow.bridges.nemo_gym.usages import read_usage, shared, written_usage
-from windrow.policies.capturing import held
+from windrow.policies.capture import held
 from windrow.records import ErrorRecord, Json, Message, Owner, Rollout, Turn
 from windrow.util.token_contexts import prompt_ids
 

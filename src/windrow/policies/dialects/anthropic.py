@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from windrow.policies.base import Completion, Request
-from windrow.policies.capturing import lower
+from windrow.policies.capture import lower
 from windrow.policies.dialects.base import BadReply, Dialect, some_of, with_options
-from windrow.policies.dialects.parts import arguments_of, parts, texts
-from windrow.policies.encoding import json_array
+from windrow.policies.dialects.content_parts import arguments_of, parts, texts
+from windrow.policies.message_encoding import json_array
 from windrow.policies.wire import Count, encode
 from windrow.records import Call, Json, Message, Usage
 

@@ -17,10 +17,10 @@ from typing import ClassVar
 import msgspec
 
 from windrow.policies.base import Completion, Request
-from windrow.policies.capturing import asks, packed
+from windrow.policies.capture import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
-from windrow.policies.likeliest import MISSING_LOGPROB, with_top
-from windrow.policies.promptids import told_prompt
+from windrow.policies.prompt_ids import told_prompt
+from windrow.policies.top_logprobs import MISSING_LOGPROB, with_top
 from windrow.policies.wire import (
     Choice,
     Reply,

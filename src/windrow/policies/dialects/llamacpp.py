@@ -13,13 +13,19 @@ import msgspec
 
 from windrow.errors import ContextOverflow
 from windrow.policies.base import Completion, Given, Request
-from windrow.policies.capturing import asks, packed
+from windrow.policies.capture import asks, packed
 from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
 from windrow.policies.dialects.chat import OpenAIChat, chat_items
-from windrow.policies.dialects.forcing import forced
-from windrow.policies.dialects.tokenwise import Rendering, Sampled, Scored, TokenDialect, template_items
-from windrow.policies.likeliest import Likely, Place
-from windrow.policies.promptids import PromptReader
+from windrow.policies.dialects.forced_tokens import forced
+from windrow.policies.dialects.token_in_token_out import (
+    Rendering,
+    Sampled,
+    Scored,
+    TokenDialect,
+    template_items,
+)
+from windrow.policies.prompt_ids import PromptReader
+from windrow.policies.top_logprobs import Likely, Place
 from windrow.policies.wire import Count, Logprob, TokenId
 from windrow.records import Json
 

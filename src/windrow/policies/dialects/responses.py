@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from windrow.policies.base import Completion, Request
-from windrow.policies.capturing import asks, packed
+from windrow.policies.capture import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, BadReply, Dialect, some_of, with_options
-from windrow.policies.dialects.parts import parts, texts
-from windrow.policies.likeliest import Likely, with_top
+from windrow.policies.dialects.content_parts import parts, texts
+from windrow.policies.top_logprobs import Likely, with_top
 from windrow.policies.wire import Count, Likeliest, Sampled, likeliest_of
 from windrow.records import Call, Json, Message, Usage
 

@@ -12,9 +12,9 @@ import msgspec
 
 from windrow.errors import InfraError
 from windrow.policies.base import Given, Request
-from windrow.policies.capturing import asks
+from windrow.policies.capture import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
-from windrow.policies.dialects.tokenwise import (
+from windrow.policies.dialects.token_in_token_out import (
     MAX_TOKENS,
     Rendering,
     Sampled,
@@ -22,8 +22,8 @@ from windrow.policies.dialects.tokenwise import (
     TokenDialect,
     template_items,
 )
-from windrow.policies.likeliest import Likely, Place
-from windrow.policies.promptids import PromptReader, decoded, told_prompt
+from windrow.policies.prompt_ids import PromptReader, decoded, told_prompt
+from windrow.policies.top_logprobs import Likely, Place
 from windrow.policies.wire import NOT_TOLD, Count, Logprob, TokenId
 from windrow.records import Json, Usage
 

@@ -12,12 +12,12 @@ import msgspec
 
 from windrow.errors import InfraError
 from windrow.policies.base import ANY_SAMPLING, Given, Request
-from windrow.policies.capturing import asks
+from windrow.policies.capture import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
-from windrow.policies.dialects.tokenwise import MAX_TOKENS, Rendering, Sampled, Scored, TokenDialect
-from windrow.policies.likeliest import MISSING_LOGPROB, Likely, Place, by_id
-from windrow.policies.promptids import PromptReader, decoded, told_prompt
+from windrow.policies.dialects.token_in_token_out import MAX_TOKENS, Rendering, Sampled, Scored, TokenDialect
+from windrow.policies.prompt_ids import PromptReader, decoded, told_prompt
+from windrow.policies.top_logprobs import MISSING_LOGPROB, Likely, Place, by_id
 from windrow.policies.wire import NOT_TOLD, Logprob, TokenId, WireUsage, likeliest
 from windrow.records import Json
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Awaitable, Mapping
 
-from windrow.policies.http import aiohttp
 from windrow.policies.http_client.base import (
     CertificateError,
     ConnectError,
@@ -19,6 +18,7 @@ from windrow.policies.http_client.decoding import ACCEPTED, content_decoder
 from windrow.policies.http_client.proxies import Proxy
 from windrow.policies.http_client.requests import header_lines
 from windrow.policies.http_client.tls import tls_context
+from windrow.policies.lazy_aiohttp import aiohttp
 
 
 class ProxiedClient:

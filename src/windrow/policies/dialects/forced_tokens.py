@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from windrow.errors import InfraError, PolicyError
 from windrow.policies.base import Given
-from windrow.policies.dialects.tokenwise import Sampled, Scored
-from windrow.policies.likeliest import Place
-from windrow.policies.promptids import PromptReader
+from windrow.policies.dialects.token_in_token_out import Sampled, Scored
+from windrow.policies.prompt_ids import PromptReader
+from windrow.policies.top_logprobs import Place
 from windrow.records import Json, Usage
 
 if TYPE_CHECKING:

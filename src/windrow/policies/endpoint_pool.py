@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from windrow.errors import EndpointError, InfraError, OutageError, StaleConnection
 from windrow.policies.base import MAX_RETRY_AFTER_S, Request, Route
 from windrow.policies.endpoint import Endpoint
-from windrow.policies.failing import Distrusted, NotConnected, Unreachable
-from windrow.policies.health import Clock
+from windrow.policies.endpoint_failures import Distrusted, NotConnected, Unreachable
+from windrow.policies.endpoint_health import Clock
 
 TELL_WAIT_S = 10.0  # a wait that a server asks for is told when it is this long
 _NO_OUTAGE = (Distrusted, StaleConnection)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from windrow.policies.health import Clock
+from windrow.policies.endpoint_health import Clock
 
 BURST_S = 1.0  # of a rate, that may be made up for after a lull
 FIRST_TOKENS = 512  # of a call, before any was answered and where max_tokens is not set

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from windrow.errors import PolicyError
 from windrow.policies.base import Completion, Given, Request, Route
-from windrow.policies.capturing import given_tokens, packed
+from windrow.policies.capture import given_tokens, packed
 from windrow.policies.dialects.base import TOKENS, Dialect
-from windrow.policies.likeliest import Place, with_top
-from windrow.policies.promptids import PromptReader, pack_ids
+from windrow.policies.prompt_ids import PromptReader, pack_ids
+from windrow.policies.top_logprobs import Place, with_top
 from windrow.policies.wire import wire_message
 from windrow.records import Json, Message, Usage
 

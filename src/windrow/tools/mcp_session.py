@@ -140,7 +140,7 @@ class McpSession:
     def _target(self) -> Any:
         if self._server.url is not None:
             return _http(self._server.url, self._server.headers) if self._server.headers else self._server.url
-        from windrow.tools.stdio import ServerProcess
+        from windrow.tools.mcp_stdio import ServerProcess
 
         self._process = ServerProcess(self._server.command, self._server.env, self._server.cwd)
         return self._process.connect()

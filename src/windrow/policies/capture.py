@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from windrow.policies.promptids import pack_ids
+from windrow.policies.prompt_ids import pack_ids
 from windrow.records import Capture, Tokens
 
 LEVELS: tuple[Capture, ...] = ("none", "text", "logprobs", "tokens")
