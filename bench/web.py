@@ -33,8 +33,8 @@ import windrow
 from windrow import Request
 from windrow.envs.web.launch import SWITCHES, find_chromium
 from windrow.envs.web.pool import BrowserPool
+from windrow.envs.web.pool_settings import PoolSettings
 from windrow.envs.web.reaper import below
-from windrow.envs.web.settings import PoolSettings
 from windrow.policies.scripted import CallablePolicy
 
 VIEW = {"width": 1280, "height": 768}

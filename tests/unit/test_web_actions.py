@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.envs.web.action_executor import address
+from windrow.envs.web.action_parser import read_action
 from windrow.envs.web.actions import (
     KINDS,
     Answer,
@@ -25,13 +27,11 @@ from windrow.envs.web.actions import (
     made,
     schema_of,
 )
-from windrow.envs.web.blocked import wall
 from windrow.envs.web.blocklist import domain_of
 from windrow.envs.web.env import WebEnv
-from windrow.envs.web.hands import address
-from windrow.envs.web.options import WebOptions, shaping, web_options
-from windrow.envs.web.parse import read_action
 from windrow.envs.web.prompt import in_view, system
+from windrow.envs.web.settings import WebOptions, shaping, web_options
+from windrow.envs.web.walls import wall
 from windrow.errors import ToolError
 from windrow.records import Message
 
@@ -264,7 +264,7 @@ def test_settings_are_checked_and_only_what_shapes_behaviour_counts() -> None:
         ),
         ({"page_reward": 3}, "'page_reward' must be a name, found int"),
         ({"page_reward": "nobody"}, "unknown page_reward 'nobody'"),
-        ({"page_reward": "windrow:Env"}, "not a class derived from windrow.envs.web.hooks.PageReward"),
+        ({"page_reward": "windrow:Env"}, "not a class derived from windrow.envs.web.page_rewards.PageReward"),
     ],
 )
 def test_a_row_that_cannot_be_played_is_refused_before_the_run(row: dict[str, Any], why: str) -> None:

@@ -7,8 +7,8 @@ import ipaddress
 import pytest
 
 from windrow.envs.web.failures import AddressRefused
-from windrow.envs.web.guard import Guard, is_own, is_public
-from windrow.envs.web.settings import PoolSettings, pool_settings
+from windrow.envs.web.network_policy import Guard, is_own, is_public
+from windrow.envs.web.pool_settings import PoolSettings, pool_settings
 
 
 @pytest.mark.parametrize(

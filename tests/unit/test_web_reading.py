@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.envs.web.reading import Unreadable, max_reply, pair, read, read_options
+from windrow.envs.web.page_report import Unreadable, max_reply, pair, read, read_options
 from windrow.util.freeze import Freezer
 
 MAX_CHARS, MAX_ELEMENTS = 200, 10

@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.commands import PATIENCE_S
 from windrow.envs.web.pool import BrowserPool
+from windrow.envs.web.pool_settings import pool_settings
 from windrow.envs.web.reaper import below
-from windrow.envs.web.settings import pool_settings
 
 USUAL = {
     "browsers": 1,

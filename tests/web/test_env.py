@@ -16,7 +16,7 @@ from tests.web.playing import called, pages, results, visited
 from tests.web.sites import LIARS, Sites
 from windrow import Completion, Observation, Request, Rollout
 from windrow.envs.web.env import WebEnv
-from windrow.envs.web.hooks import PageReward, Paid
+from windrow.envs.web.page_rewards import PageReward, Paid
 from windrow.records import encode
 from windrow.replay import replay
 

@@ -13,9 +13,9 @@ import pytest
 from tests.web.origins import Origin, Reply
 from tests.web.pools import LONG_S, pooled
 from tests.web.sites import Sites
-from windrow.envs.web import marks
-from windrow.envs.web.marks import Picture
-from windrow.envs.web.observe import Caps, Holders, look
+from windrow.envs.web import screenshots as marks
+from windrow.envs.web.page_snapshot import Caps, Holders, look
+from windrow.envs.web.screenshots import Picture
 
 pytestmark = pytest.mark.slow
 

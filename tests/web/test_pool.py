@@ -21,8 +21,8 @@ from windrow.envs.web.failures import BrowserGone, LeaseLost, PageClosed, PageTi
 from windrow.envs.web.launch import launch
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.pool import BrowserPool, browsers, close_browsers
+from windrow.envs.web.pool_settings import pool_settings
 from windrow.envs.web.reaper import below
-from windrow.envs.web.settings import pool_settings
 from windrow.errors import OutageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]

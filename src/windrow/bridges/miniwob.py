@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from windrow.bridges.addresses import parse_address
 from windrow.config import nearest
-from windrow.envs.web.hooks import PageReward, Paid
+from windrow.envs.web.page_rewards import PageReward, Paid
 from windrow.errors import UsageError
 from windrow.records import Json
 from windrow.tasks.spool import SpooledRows

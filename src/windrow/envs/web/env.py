@@ -21,19 +21,19 @@ from typing import Any
 from windrow.envs.base import Act, Env, Episode, Observation, Step
 from windrow.envs.opening import check_opening, opening
 from windrow.envs.web import blocklist
+from windrow.envs.web.action_parser import read_action
 from windrow.envs.web.actions import Action, Answer, Back, allowed, arguments_of, made, name_of, schema_of
-from windrow.envs.web.blocked import Wall, wall
-from windrow.envs.web.browsing import Browsing, Seen
-from windrow.envs.web.checks import checked, expect_of
+from windrow.envs.web.browser_session import Browsing, Seen
+from windrow.envs.web.episode_counts import Tally
 from windrow.envs.web.failures import PageError
-from windrow.envs.web.hooks import PageReward, Paid, find_hook
+from windrow.envs.web.first_page import begin, start_of
 from windrow.envs.web.launch import playwright
-from windrow.envs.web.options import shaping, web_options
-from windrow.envs.web.parse import read_action
+from windrow.envs.web.page_checks import checked, expect_of
+from windrow.envs.web.page_rewards import PageReward, Paid, find_hook
 from windrow.envs.web.pool import browsers, close_browsers
 from windrow.envs.web.prompt import TASK, correction, in_view, joined, system, told
-from windrow.envs.web.starting import begin, start_of
-from windrow.envs.web.tally import Tally
+from windrow.envs.web.settings import shaping, web_options
+from windrow.envs.web.walls import Wall, wall
 from windrow.errors import ToolError, UsageError
 from windrow.records import Json, Message, Score, Stop, Task
 from windrow.tools import Tool, ToolResult

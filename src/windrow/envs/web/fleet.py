@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.envs.web.failures import BrowserGone, LeaseLost
 from windrow.envs.web.launch import Chromium, connect, failures, launch, playwright
-from windrow.envs.web.members import CLOSE_S, Member
-from windrow.envs.web.settings import PoolSettings
+from windrow.envs.web.pool_settings import PoolSettings
+from windrow.envs.web.pooled_browser import CLOSE_S, Member
 from windrow.errors import OutageError, UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.envs.web import reaper
 from windrow.envs.web.failures import BrowserGone
-from windrow.envs.web.settings import PoolSettings
+from windrow.envs.web.pool_settings import PoolSettings
 from windrow.errors import UsageError
 from windrow.registry import import_extra
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost, PageClosed, PageTimeout
-from windrow.envs.web.guard import Guard
 from windrow.envs.web.launch import failures, playwright
-from windrow.envs.web.members import Place, expire
-from windrow.envs.web.settings import PoolSettings
+from windrow.envs.web.network_policy import Guard
+from windrow.envs.web.pool_settings import PoolSettings
+from windrow.envs.web.pooled_browser import Place, expire
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, Page
 
-    from windrow.envs.web.stages import Stages
+    from windrow.envs.web.command_limits import Stages
 
 T = TypeVar("T")
 SETTLE_MS = 5_000

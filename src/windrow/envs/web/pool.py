@@ -13,15 +13,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from windrow.envs.web.command_limits import Stages
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost
 from windrow.envs.web.fleet import Fleet
-from windrow.envs.web.gate import Gate
-from windrow.envs.web.guard import Guard, context_options
 from windrow.envs.web.launch import failures, is_here
 from windrow.envs.web.lease import Lease
-from windrow.envs.web.members import Member, Place
-from windrow.envs.web.settings import PoolSettings, pool_settings
-from windrow.envs.web.stages import Stages
+from windrow.envs.web.network_policy import Guard, context_options
+from windrow.envs.web.pool_settings import PoolSettings, pool_settings
+from windrow.envs.web.pooled_browser import Member, Place
+from windrow.envs.web.socks_proxy import Gate
 
 if TYPE_CHECKING:
     from playwright.async_api import Route

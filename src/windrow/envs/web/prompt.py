@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from windrow.envs.web.actions import PLACES, POINTED, Action, Pointing, allowed, fields_of
-from windrow.envs.web.options import WebOptions
+from windrow.envs.web.settings import WebOptions
 from windrow.errors import ToolError
 from windrow.records import Message
 

@@ -1,58 +1,103 @@
-"""The settings of a browser pool: part of the settings of the environment that uses it."""
+"""The settings of the environment `web`, beside those of its browsers (`settings`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from windrow.envs.web.guard import Guard
+from windrow.config import nearest
+from windrow.envs.web.actions import Pointing
+from windrow.envs.web.page_snapshot import Caps
+from windrow.envs.web.pool_settings import POOL_FIELDS, pool_settings
+from windrow.envs.web.screenshots import Format
+from windrow.records import Json
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Observe = Literal["text", "screenshot", "marks", "text+screenshot", "text+marks"]
+Side = Annotated[int, Meta(ge=64, le=4096)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Count = Annotated[int, Meta(ge=1)]
+Some = Annotated[int, Meta(ge=0)]
+
+# Where something is: no part of the behaviour.
+ELSEWHERE = frozenset({"blocklist", "base_url"})
 
 
-class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nothing here changes what a policy sees, but for `allow` and `max_traffic_mb`."""
-
-    browsers: Count = 2  # processes (or connections to `cdp_url`) at most
-    contexts: Count = 32  # leases at a time in each
-    starts: Count = 4  # contexts that are made at a time
-    navigations: Count = 8  # pages that load at a time
-    commands: Count = 16  # other commands at a time
-    max_uses: Count = 1_000  # leases of a browser before another takes its place
-    max_age_s: Seconds = 3_600.0
-    max_memory_mb: Count = 4_096  # of a browser's own; at twice that it is killed
-    start_timeout_s: Seconds = 60.0
-    navigate_timeout_s: Seconds = 30.0
-    command_timeout_s: Seconds = 30.0
-    max_pages: Count = 8  # tabs of a lease; further ones are closed
-    max_traffic_mb: Count = 512  # that the pages of a lease may load
-    allow: tuple[str, ...] = ()  # addresses that are not public, and may be visited all the same
-    cdp_url: tuple[str, ...] | str | None = None  # browsers that run elsewhere
-    chromium: str | None = None  # the executable, where it is not the one that is found
-    chromium_args: tuple[str, ...] = ()
-    sandbox: bool | None = None  # Chromium's own; None: on, unless we are root, whom it does not serve
+class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    observe: Observe = "text"
+    actions: Literal["text", "tools"] = "text"
+    history: Count | None = 3  # pages that stay in view, the current one among them; None: all
+    coordinates: Literal["pixels", "thousandths"] = "pixels"
+    viewport: tuple[Side, Side] = (1280, 768)
+    image: Format = "png"
+    max_chars: Annotated[int, Meta(ge=200, le=1_000_000)] = 8_000
+    max_elements: Count = 200
+    max_nodes: Count = 50_000
+    action_s: Seconds = 3.0  # for an element to become usable
+    settle_s: Seconds = 5.0  # for a page to come to rest
+    quiet_s: Annotated[float, Meta(ge=0, le=10)] = 0.05  # without a change: at rest
+    observe_s: Seconds = 15.0
+    max_wait_s: Seconds = 10.0  # that a policy may ask for at once
+    max_bad_actions: Some = 3  # in a row that are corrected; the next one ends the episode
+    max_blocked: Count = 3  # walls in a row
+    max_homepage_backs: Count = 3  # in a row
+    lease_s: Annotated[float, Meta(gt=0)] = 3600.0
+    base_url: str | None = None  # where a row's start_url that is only a path begins
+    blocklist: str | None = None
+    page_reward: str | None = None
 
     @property
-    def urls(self) -> tuple[str, ...]:
-        if self.cdp_url is None:
-            return ()
-        return (self.cdp_url,) if isinstance(self.cdp_url, str) else self.cdp_url
+    def has_text(self) -> bool:
+        return self.observe.startswith("text")
+
+    @property
+    def picture(self) -> bool:
+        return self.observe != "text"
+
+    @property
+    def marked(self) -> bool:
+        return self.observe.endswith("marks")
+
+    @property
+    def pointing(self) -> Pointing:
+        """A policy that sees numbers uses them; one that sees the screen may use places."""
+        if self.observe == "screenshot":
+            return "coordinates"
+        return "both" if self.observe == "text+screenshot" else "elements"
+
+    @property
+    def caps(self) -> Caps:
+        return Caps(
+            walk=self.observe != "screenshot",  # which shows neither text nor numbers
+            max_chars=self.max_chars,
+            max_elements=self.max_elements,
+            max_nodes=self.max_nodes,
+        )
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """What the policy's coordinates are multiplied by to be pixels."""
+        if self.coordinates == "pixels":
+            return 1.0, 1.0
+        return self.viewport[0] / 1000, self.viewport[1] / 1000
 
 
-POOL_FIELDS = frozenset(PoolSettings.__struct_fields__)
-
-
-def pool_settings(settings: Mapping[str, Any] | PoolSettings) -> PoolSettings:
-    """The pool's part of an environment's settings; raises ValueError where one is wrong."""
-    if isinstance(settings, PoolSettings):
-        settings = {name: getattr(settings, name) for name in POOL_FIELDS}
-    own = {name: value for name, value in settings.items() if name in POOL_FIELDS}
+def web_options(settings: Mapping[str, Json]) -> WebOptions:
+    """Our part of the settings; ValueError says what is wrong with either part."""
+    known = {*WebOptions.__struct_fields__, *POOL_FIELDS}
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"'web' has no setting {name!r}{nearest(name, sorted(known))}")
+    pool_settings(settings)
+    own = {name: value for name, value in settings.items() if name not in POOL_FIELDS}
     try:
-        found = msgspec.convert(own, PoolSettings, strict=True)
-        Guard(found.allow)
-    except (msgspec.ValidationError, ValueError) as problem:
+        return msgspec.convert(own, WebOptions)
+    except msgspec.ValidationError as problem:
         raise ValueError(str(problem)) from None
-    return found
+
+
+def shaping(settings: Mapping[str, Json]) -> dict[str, Json]:
+    """The settings that shape behaviour: those of the browsers do not."""
+    return {name: value for name, value in settings.items() if name not in POOL_FIELDS | ELSEWHERE}

@@ -8,7 +8,7 @@ import socket
 from typing import cast
 
 from windrow.envs.web.failures import AddressRefused, Unreachable
-from windrow.envs.web.guard import Guard, refusal
+from windrow.envs.web.network_policy import Guard, refusal
 
 CONNECT_S = 20.0
 KEPT = 20  # refusals that are remembered

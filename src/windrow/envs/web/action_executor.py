@@ -15,8 +15,8 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from windrow.envs.web.actions import Action, Click, Drag, Hover, Press, Scroll, Select, Type, name_of
-from windrow.envs.web.observe import Look, short
-from windrow.envs.web.reading import Unreadable, pair, read_options
+from windrow.envs.web.page_report import Unreadable, pair, read_options
+from windrow.envs.web.page_snapshot import Look, short
 from windrow.errors import ToolError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import re
 import warnings
 
 from windrow.envs.web.actions import Action, Pointing, allowed, fields_of, made
-from windrow.envs.web.reading import whole
+from windrow.envs.web.page_report import whole
 from windrow.errors import ToolError
 from windrow.records import Json
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from windrow.envs.web.failures import BrowserGone
-from windrow.envs.web.gate import Gate
 from windrow.envs.web.launch import Chromium, failures
-from windrow.envs.web.marks import Camera
+from windrow.envs.web.screenshots import Camera
+from windrow.envs.web.socks_proxy import Gate
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page

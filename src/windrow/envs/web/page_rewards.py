@@ -65,6 +65,6 @@ def find_hook(name: str) -> type[PageReward]:
     found = resolve("page_reward", name, {})
     if not (isinstance(found, type) and issubclass(found, PageReward)):
         raise ValueError(
-            f"page_reward {name!r} is not a class derived from windrow.envs.web.hooks.PageReward"
+            f"page_reward {name!r} is not a class derived from windrow.envs.web.page_rewards.PageReward"
         )
     return found

@@ -7,8 +7,8 @@ blocked page, `homepage_backs` its homepage loop; an invalid start address is th
 from __future__ import annotations
 
 from windrow.envs.web.actions import Action, name_of
-from windrow.envs.web.blocked import Wall
-from windrow.envs.web.browsing import Seen
+from windrow.envs.web.browser_session import Seen
+from windrow.envs.web.walls import Wall
 from windrow.identity import digest
 from windrow.records import Json
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from windrow.envs.web.reading import Unreadable, max_reply, pair, read
+from windrow.envs.web.page_report import Unreadable, max_reply, pair, read
 from windrow.envs.web.waits import went_away
 from windrow.errors import ToolError
 from windrow.records import Json

@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Page
 
-    from windrow.envs.web.observe import Look
+    from windrow.envs.web.page_snapshot import Look
 
 Format = Literal["png", "jpeg"]
 JPEG_QUALITY = 75

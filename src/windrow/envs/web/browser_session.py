@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from windrow.envs.web.action_executor import Hands, address, net_error
 from windrow.envs.web.actions import Action, Back, Goto, Tab, Wait
 from windrow.envs.web.failures import PageClosed, PageError, PageTimeout
-from windrow.envs.web.hands import Hands, address, net_error
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.lease import Lease
-from windrow.envs.web.marks import Picture
-from windrow.envs.web.observe import MAX_TITLE_CHARS, MAX_URL_CHARS, Holders, Look, look, short
-from windrow.envs.web.options import WebOptions
-from windrow.envs.web.reading import Unreadable, one_line, whole
+from windrow.envs.web.page_report import Unreadable, one_line, whole
+from windrow.envs.web.page_snapshot import MAX_TITLE_CHARS, MAX_URL_CHARS, Holders, Look, look, short
+from windrow.envs.web.screenshots import Picture
+from windrow.envs.web.settings import WebOptions
 from windrow.envs.web.waits import Departed, Mark, Traffic, Waits, went_away
 from windrow.errors import ToolError
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from windrow.envs.web.failures import LeaseLost
-from windrow.envs.web.settings import PoolSettings
+from windrow.envs.web.pool_settings import PoolSettings
 
 NAVIGATE = "navigate"
 

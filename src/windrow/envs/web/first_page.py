@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import urljoin
 
-from windrow.envs.web.browsing import Browsing
+from windrow.envs.web.action_executor import address, net_error
+from windrow.envs.web.browser_session import Browsing
 from windrow.envs.web.failures import PageTimeout, Unreachable
-from windrow.envs.web.hands import address, net_error
 from windrow.envs.web.launch import playwright
 from windrow.errors import EnvError, InfraError, ToolError
 from windrow.records import Task

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from windrow.envs.web.observe import Look, short
+from windrow.envs.web.page_snapshot import Look, short
 from windrow.records import Json
 
 Kind = Literal["refused", "captcha", "bot_wall"]
