@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from windrow.engine.continuing import Continuing
+from windrow.engine.token_deltas import Continuing
 from windrow.records import (
     PolicyRecord,
     Rollout,

@@ -10,7 +10,7 @@ from typing import Any
 import windrow
 from tests.exact import make_turn, tokens
 from tests.stores import make_rollout
-from windrow.engine.continuing import Continuing
+from windrow.engine.token_deltas import Continuing
 from windrow.records import Message, RecordedScore, Rollout, Turn
 
 

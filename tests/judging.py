@@ -13,7 +13,7 @@ from tests.serving import ModelServer
 from tests.stores import make_rollout
 from windrow import Rollout, RolloutGroup
 from windrow.config import ScorerConfig
-from windrow.engine.world import Model
+from windrow.engine.context import Model
 from windrow.grade.grader import Grader
 from windrow.grade.judges import Judges
 from windrow.grade.scorers import make_scorer

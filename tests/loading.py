@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow.config import load_config
-from windrow.construct import Parts
+from windrow.engine.components import Parts
 from windrow.errors import UsageError
 from windrow.policies import Policy
 from windrow.prepare import Prepared, prepare

@@ -15,7 +15,7 @@ from tests.disks import QuickDisk
 from windrow.collection import Collection, Summary, open_collection
 from windrow.collector import run_collection
 from windrow.config import load_config
-from windrow.construct import Parts
+from windrow.engine.components import Parts
 from windrow.engine.control import Control
 from windrow.identity import digest, rollout_id, seed_of
 from windrow.policies.base import Request

@@ -14,15 +14,15 @@ import msgspec
 from windrow.agreement import agree, changed_code, redo_under_way, refuse_sharing, with_rank
 from windrow.cluster.workers import Workers, shares_of
 from windrow.delivery import Committed, Delivery, Listeners
-from windrow.engine.brakes import Brakes
-from windrow.engine.commits import Finished, OnDurable
+from windrow.engine.adaptive_limit import Pace
+from windrow.engine.commit_queue import Finished, OnDurable
+from windrow.engine.context import GroupScorer, Sink
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
-from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
-from windrow.engine.run import Scheduler
-from windrow.engine.waiting import Name, Waiting
-from windrow.engine.world import GroupScorer, Sink
+from windrow.engine.scheduler import Scheduler
+from windrow.engine.slot_queue import Name, Waiting
+from windrow.engine.stop_conditions import Brakes
 from windrow.errors import StoreError, WindrowError
 from windrow.grading import GradingStage, Grouped, Progressed
 from windrow.groups import Groups

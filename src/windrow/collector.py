@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 from windrow.agents import Agent, AgentFunction
 from windrow.collection import Collection, Summary, open_collection
 from windrow.config import load_config
-from windrow.construct import Parts
+from windrow.engine.components import Parts
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.envs import BaseEnv

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from windrow.engine.brakes import Brakes
-from windrow.engine.commits import Finished, is_pending
+from windrow.engine.commit_queue import Finished, is_pending
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
+from windrow.engine.stop_conditions import Brakes
 from windrow.grading import GradingStage, Grouped, Progressed, whole
 from windrow.groups import Groups
 from windrow.records import Rollout

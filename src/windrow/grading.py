@@ -13,10 +13,10 @@ from typing import TypeVar
 import msgspec
 
 from windrow.config import RunConfig
-from windrow.construct import Judging
+from windrow.engine.components import Judging
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
-from windrow.engine.run import first_of
+from windrow.engine.scheduler import first_of
 from windrow.errors import WindrowError
 from windrow.grade.grader import Grader, GradingLog
 from windrow.grade.judges import Judges

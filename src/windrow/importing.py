@@ -22,10 +22,10 @@ from windrow.bridges.nemo_gym.reading import Line, Problem, read_lines
 from windrow.bridges.nemo_gym.results import REWARD, STATE, read_result, with_answer
 from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, agent_of, has_input, opening_of, params_of
 from windrow.collection import Collection, Summary, Warn, open_collection
-from windrow.engine.elsewhere import record
+from windrow.engine.context import World
 from windrow.engine.episode import OwnScore, score
+from windrow.engine.external_episode import record
 from windrow.engine.recorder import Recorder
-from windrow.engine.world import World
 from windrow.envs import Episode
 from windrow.envs.opening import opening
 from windrow.errors import EnvError, UsageError

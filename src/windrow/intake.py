@@ -16,7 +16,7 @@ from windrow.config import (
     LoadedConfig,
     expand,
 )
-from windrow.construct import Made, Parts
+from windrow.engine.components import Made, Parts
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import Seating
 from windrow.errors import UsageError

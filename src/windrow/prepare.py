@@ -20,9 +20,9 @@ from windrow.config import (
     expand,
     services_at,
 )
-from windrow.construct import Judging, Made, Parts, Recipe, make, make_world, scorer_models
-from windrow.engine.pace import MOST
-from windrow.engine.world import AnyScorer, World
+from windrow.engine.adaptive_limit import MOST
+from windrow.engine.components import Judging, Made, Parts, Recipe, make, make_world, scorer_models
+from windrow.engine.context import AnyScorer, World
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import own_settings
 from windrow.errors import UsageError

@@ -24,8 +24,8 @@ from windrow.config import (
     ScorerConfig,
     TasksConfig,
 )
-from windrow.construct import Parts
-from windrow.engine.attempts import attempt
+from windrow.engine.attempt import attempt
+from windrow.engine.components import Parts
 from windrow.engine.correction import malformed_of
 from windrow.envs import find_env
 from windrow.envs.seating import opponent, own_settings

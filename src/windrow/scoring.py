@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from windrow.config import ScorerConfig
-from windrow.construct import ENV_SCORER, Made, made_scorer
-from windrow.engine.world import AnyScorer, GroupScorer, Model
+from windrow.engine.components import ENV_SCORER, Made, made_scorer
+from windrow.engine.context import AnyScorer, GroupScorer, Model
 from windrow.envs import BaseEnv, Env
 from windrow.errors import UsageError
 from windrow.grade.functions import scorer_of

@@ -18,7 +18,7 @@ from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_ref
 from tests.nemofiles import half_finished, inputs, write
 from tests.stores import folder_in_memory
 from windrow.config import load_config
-from windrow.construct import Parts
+from windrow.engine.components import Parts
 from windrow.errors import ExportError
 from windrow.importing import Imported, import_run, written_by_nemo_gym
 from windrow.prepare import prepare

@@ -15,7 +15,7 @@ from windrow.bridges.nemo_gym.answers import played_of
 from windrow.bridges.nemo_gym.client import configured_servers, decoded, listed_servers
 from windrow.bridges.nemo_gym.results import STATE
 from windrow.config.yamltext import NotYaml, yaml_value
-from windrow.engine.elsewhere import record
+from windrow.engine.external_episode import record
 from windrow.engine.recorder import Recorder
 from windrow.records import PolicyRecord, Rollout, decode_rollout, encode
 from windrow.tasks.plan import Slot

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.mutations import fuzz, mutated_json, mutated_text
 from windrow.config import LimitsConfig
-from windrow.engine.toolrun import run_calls
+from windrow.engine.tool_calls import run_calls
 from windrow.policies.toolcalls import FORMATS
 from windrow.records import Call
 from windrow.tools.functions import as_tool

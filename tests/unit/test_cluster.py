@@ -36,7 +36,7 @@ from windrow.cluster.process import BEGIN
 from windrow.cluster.workers import divided, shares_of
 from windrow.collection import Collection, open_collection
 from windrow.config import PolicyConfig, RunConfig, load_config
-from windrow.construct import Parts, Recipe
+from windrow.engine.components import Parts, Recipe
 from windrow.errors import UsageError
 from windrow.prepare import prepare
 from windrow.store import locks

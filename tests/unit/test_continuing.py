@@ -14,7 +14,7 @@ from tests.exact import ExactPolicy, make_turn, numbers, tokens
 from tests.worlds import played, world
 from windrow import Completion, Request
 from windrow.agents import Agent, Session
-from windrow.engine.continuing import MOST_BRANCHES, Continuing
+from windrow.engine.token_deltas import MOST_BRANCHES, Continuing
 from windrow.records import Rollout, Tokens, Turn
 from windrow.util.token_contexts import BrokenContext, context_ids, prompt_ids
 

@@ -14,7 +14,7 @@ from tests.serving import write_jsonl
 from tests.stores import collect, open_run, rows
 from windrow.collection import open_collection
 from windrow.config import load_config
-from windrow.construct import Parts
+from windrow.engine.components import Parts
 from windrow.errors import StoreError
 from windrow.policies import Policy
 from windrow.prepare import prepare

@@ -22,7 +22,7 @@ from windrow.bridges.nemo_gym.rows import (
     with_seed,
     without_seed,
 )
-from windrow.engine.elsewhere import record_pieces
+from windrow.engine.external_episode import record_pieces
 from windrow.engine.recorder import Recorder
 from windrow.records import Json, PolicyRecord, Rollout, Task
 from windrow.tasks.plan import Slot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windrow.engine.pace import START, Pace
+from windrow.engine.adaptive_limit import START, Pace
 
 
 def window(pace: Pace, seconds: float = 0.1) -> int:

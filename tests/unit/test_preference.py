@@ -18,7 +18,7 @@ from tests.collecting import answering, collected
 from tests.judging import asked, by_sample, grade_group, gradings, group_of, judged, member
 from tests.serving import ModelServer
 from windrow.config import ScorerConfig
-from windrow.engine.world import GroupScorer
+from windrow.engine.context import GroupScorer
 from windrow.errors import UsageError
 from windrow.grade.pairings import Swiss, chunks
 from windrow.grade.scorers import make_scorer

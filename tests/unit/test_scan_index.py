@@ -15,7 +15,7 @@ from tests.loading import refusal
 from tests.serving import write_jsonl
 from windrow.collection import open_collection
 from windrow.config import load_config
-from windrow.construct import Parts
+from windrow.engine.components import Parts
 from windrow.envs.problem import Problem
 from windrow.policies import Policy
 from windrow.prepare import prepare

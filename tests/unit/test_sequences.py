@@ -17,7 +17,7 @@ from tests.stores import make_rollout
 from tests.worlds import played, world
 from windrow import Completion, Request, Rollout, tool
 from windrow.agents import Agent, Session
-from windrow.engine.continuing import Continuing
+from windrow.engine.token_deltas import Continuing
 from windrow.errors import UsageError
 from windrow.records import Call, Turn
 from windrow.tokens.linking import Merging

@@ -9,7 +9,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.engine.waiting import MOST_ASIDE, Name, Waiting
+from windrow.engine.slot_queue import MOST_ASIDE, Name, Waiting
 from windrow.records import Task
 from windrow.tasks.plan import Slot
 

@@ -19,7 +19,7 @@ import msgspec
 
 from windrow.bridges.addresses import Address, parse_address
 from windrow.config import ScorerConfig, nearest
-from windrow.engine.world import Verdict
+from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.envs.base import Observation
 from windrow.envs.problem import Problem

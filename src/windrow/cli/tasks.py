@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from windrow.config import load_config
-from windrow.construct import Parts
+from windrow.engine.components import Parts
 from windrow.policies import Policy
 from windrow.policies.base import ANY_SAMPLING
 from windrow.prepare import prepare

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from windrow.construct import Recipe
+from windrow.engine.components import Recipe
 from windrow.records import OPPONENT, ErrorRecord, Grade, Reason, Rollout, Status, Task, Usage, is_done
 from windrow.tasks.plan import Slot, recorded_task
 

@@ -32,14 +32,14 @@ from windrow.cluster.messages import (
     Warned,
     open_channel,
 )
-from windrow.construct import world_of
-from windrow.engine.commits import Finished, is_pending
+from windrow.engine.adaptive_limit import Pace
+from windrow.engine.commit_queue import Finished, is_pending
+from windrow.engine.components import world_of
+from windrow.engine.context import World
 from windrow.engine.control import Control
-from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
-from windrow.engine.run import Scheduler, first_of
-from windrow.engine.waiting import Waiting
-from windrow.engine.world import World
+from windrow.engine.scheduler import Scheduler, first_of
+from windrow.engine.slot_queue import Waiting
 from windrow.errors import WindrowError
 from windrow.records import Rollout, decode_rollout, encode
 from windrow.store.directory import RolloutSink, RunDirectory

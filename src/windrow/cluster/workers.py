@@ -16,13 +16,13 @@ import msgspec
 from windrow import errors
 from windrow.cluster.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
 from windrow.cluster.process import WorkerProcess
-from windrow.construct import Recipe
-from windrow.engine.commits import Deliver, Deliveries, Finished, OnDurable
+from windrow.engine.commit_queue import Deliver, Deliveries, Finished, OnDurable
+from windrow.engine.components import Recipe
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
-from windrow.engine.run import COMMITS_WAITING, first_of
-from windrow.engine.waiting import Waiting
+from windrow.engine.scheduler import COMMITS_WAITING, first_of
+from windrow.engine.slot_queue import Waiting
 from windrow.errors import WindrowError
 from windrow.tasks.plan import Slot
 

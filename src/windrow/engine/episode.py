@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from windrow.engine.asking import Asking
+from windrow.engine.auxiliary_models import Asking
+from windrow.engine.context import Cast, NoJudge, TaskSetup, Verdict, World
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
-from windrow.engine.world import Cast, NoJudge, TaskSetup, Verdict, World
 from windrow.envs import BaseEnv, Env, Episode
 from windrow.errors import EnvError, InfraError, ScorerError, error_record
 from windrow.records import Owner, RecordedScore, Rollout, Score

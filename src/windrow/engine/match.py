@@ -14,12 +14,12 @@ from functools import partial
 import msgspec
 
 from windrow.agents import find_agent
-from windrow.engine.asking import Asking
+from windrow.engine.auxiliary_models import Asking
+from windrow.engine.context import Cast, Model, World
 from windrow.engine.episode import Interrupted, OpenEnv, OwnScore, run_tools_of, score
 from windrow.engine.recorder import Recorder, Seat
+from windrow.engine.referee import Place, SeatEnv, Table
 from windrow.engine.session import EpisodeSession
-from windrow.engine.table import Place, SeatEnv, Table
-from windrow.engine.world import Cast, Model, World
 from windrow.envs import Match
 from windrow.envs.seating import opponent
 from windrow.errors import EnvError, error_record

@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from windrow.engine.continuing import Continuing
+from windrow.engine.context import Verdict
+from windrow.engine.token_deltas import Continuing
 from windrow.engine.window import Ranges
-from windrow.engine.world import Verdict
 from windrow.envs import Act, Episode, Step
 from windrow.errors import PolicyError
 from windrow.policies import Completion

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from windrow.agents import Dispatch, Played
-from windrow.engine import elsewhere
+from windrow.engine import external_episode as elsewhere
+from windrow.engine.context import Model, World, priced
 from windrow.engine.correction import correction
 from windrow.engine.recorder import Recorder
-from windrow.engine.toolrun import run_calls
+from windrow.engine.tool_calls import run_calls
 from windrow.engine.window import Ranges, Window
-from windrow.engine.world import Model, World, priced
 from windrow.envs import Env, Observation, Step
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request

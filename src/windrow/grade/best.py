@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from windrow.engine.world import Verdict
+from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
 from windrow.errors import ScorerError
 from windrow.grade.base import BaseScorer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from windrow.engine.world import AnyScorer, Verdict
+from windrow.engine.context import AnyScorer, Verdict
 from windrow.envs import BaseEnv, Episode, ScoreContext
 from windrow.errors import ScorerError
 from windrow.grade.base import BaseScorer

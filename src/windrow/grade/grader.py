@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from windrow.engine.context import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.engine.episode import within
 from windrow.engine.recorder import shown_episode
-from windrow.engine.world import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.envs import Episode
 from windrow.errors import ScorerError, error_record
 from windrow.grade.judges import Hearing, Judges

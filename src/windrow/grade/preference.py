@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.world import Verdict
+from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
 from windrow.grade.entrants import Entrant, entrants_of, opening_of_all, shown_together
 from windrow.grade.pairings import Pair, Swiss, all_pairs, chunks, ring

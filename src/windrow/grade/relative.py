@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.world import Verdict
+from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
 from windrow.grade.entrants import entrants_of, opening_of_all, shown_together
 from windrow.grade.panel import JudgingScorer, question, read_settings, template_of

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from windrow.config import ScorerConfig, expand, nearest
-from windrow.engine.world import AnyScorer, Verdict
+from windrow.engine.context import AnyScorer, Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError, UsageError
 from windrow.grade import answers

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.world import Verdict
+from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
 from windrow.grade.panel import JudgingScorer, read_settings

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from windrow.engine.control import Control
-from windrow.engine.run import first_of
+from windrow.engine.scheduler import first_of
 from windrow.errors import WindrowError
 from windrow.grade.grader import Grader, GradingLog
 from windrow.records import Grading, Rollout, RolloutGroup

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windrow.engine.world import AnyScorer
+from windrow.engine.context import AnyScorer
 from windrow.errors import UsageError
 from windrow.records import AttemptId
 from windrow.rescoring.generations import decode_grading_head, known_generation

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from windrow.config import services_at
-from windrow.construct import scorer_models
-from windrow.engine.brakes import Brakes
+from windrow.engine.components import scorer_models
 from windrow.engine.control import Control
+from windrow.engine.stop_conditions import Brakes
 from windrow.errors import UsageError, WindrowError
 from windrow.grade.grader import Grader
 from windrow.grade.judges import Judges

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from windrow.config import LoadedConfig, ScorerConfig, load_config
-from windrow.construct import ENV_SCORER, made_scorer
-from windrow.engine.world import AnyScorer
+from windrow.engine.components import ENV_SCORER, made_scorer
+from windrow.engine.context import AnyScorer
 from windrow.envs import Env, find_env
 from windrow.envs.base import BaseEnv
 from windrow.errors import UsageError

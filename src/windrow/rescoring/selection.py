@@ -7,7 +7,7 @@ from itertools import groupby
 
 import msgspec
 
-from windrow.engine.world import AnyScorer, GroupScorer
+from windrow.engine.context import AnyScorer, GroupScorer
 from windrow.groups import least_members
 from windrow.records import Grading, Rollout, RolloutGroup, decode_rollout
 from windrow.rescoring.progress import RescoreProgress

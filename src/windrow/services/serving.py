@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from windrow.engine.control import Control
-from windrow.engine.run import first_of
+from windrow.engine.scheduler import first_of
 from windrow.errors import ServiceError, WindrowError
 from windrow.services.plan import Service
 from windrow.services.process import Process

@@ -16,7 +16,7 @@ from windrow.agents import Piece, Played
 from windrow.bridges.nemo_gym.items import read_output
 from windrow.bridges.nemo_gym.results import LENGTH, REWARD, STATE, Result, read_result, with_answer
 from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, NO_PERSIST, agent_of, tools_of
-from windrow.engine.elsewhere import record_pieces
+from windrow.engine.external_episode import record_pieces
 from windrow.engine.recorder import Recorder
 from windrow.errors import EnvError, WindrowError
 from windrow.policies.external import REMOTE

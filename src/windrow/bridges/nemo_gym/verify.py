@@ -18,7 +18,7 @@ from windrow.bridges.nemo_gym.results import REWARD, STATE, numbers_of, verifier
 from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, JUDGE_ERROR, TASK_INDEX, agent_of, split_row
 from windrow.bridges.nemo_gym.written import answer_of
 from windrow.config import nearest
-from windrow.engine.world import Verdict
+from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import EnvError, ScorerError, WindrowError
 from windrow.grade.base import BaseScorer

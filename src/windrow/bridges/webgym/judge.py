@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.world import Verdict
+from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.envs.web.prompt import page_in
 from windrow.errors import ScorerError

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from windrow.engine.context import World
 from windrow.engine.recorder import Recorder
-from windrow.engine.world import World
 from windrow.errors import EnvError, PolicyError
 from windrow.policies import Completion, Request
 from windrow.policies.base import complete

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from windrow.engine.context import World
 from windrow.engine.episode import play_episode
 from windrow.engine.match import play_match
-from windrow.engine.world import World
 from windrow.envs import Match
 from windrow.records import Rollout
 from windrow.tasks.plan import Slot

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from windrow.engine.backlog import Backlog
+from windrow.engine.context import Sink
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
-from windrow.engine.world import Sink
 from windrow.errors import StoreError
 from windrow.records import Rollout
 from windrow.tasks.plan import Slot

@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from windrow.engine.attempts import attempt
-from windrow.engine.commits import Commits, Deliver, Deliveries, Finished, OnDurable
+from windrow.engine.adaptive_limit import Pace
+from windrow.engine.attempt import attempt
+from windrow.engine.commit_queue import Commits, Deliver, Deliveries, Finished, OnDurable
+from windrow.engine.context import Sink, World
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
-from windrow.engine.pace import Pace
 from windrow.engine.progress import Progress
-from windrow.engine.waiting import Waiting
-from windrow.engine.world import Sink, World
+from windrow.engine.slot_queue import Waiting
 from windrow.errors import WindrowError
 from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried

@@ -22,7 +22,7 @@ from windrow.config import (
     expand,
     services_at,
 )
-from windrow.engine.world import AnyScorer, Model, World
+from windrow.engine.context import AnyScorer, Model, World
 from windrow.envs import BaseEnv, find_env
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
