@@ -27,7 +27,7 @@ TIMEOUT_S = 900
 FLOOR = """
 import sys
 import msgspec
-from windrow.store.heads import Head
+from windrow.store.line_heads import Head
 decode = msgspec.json.Decoder(Head).decode
 with open(sys.argv[1], "rb") as file:
     for line in file:

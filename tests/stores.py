@@ -33,8 +33,8 @@ from windrow.records import (
     Usage,
     encode,
 )
-from windrow.store.directory import Fingerprint, RunDirectory, new_manifest
-from windrow.store.read import load
+from windrow.store.reader import load
+from windrow.store.run_directory import Fingerprint, RunDirectory, new_manifest
 from windrow.util.disk import Disk
 
 Row = dict[str, Json]

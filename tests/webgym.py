@@ -13,8 +13,8 @@ from tests.stores import make_rollout, write_run
 from windrow.bridges.webgym.metrics import Step, Trajectory
 from windrow.identity import digest, group_id, rollout_id
 from windrow.records import ErrorRecord, Message, RecordedScore, Rollout, Task, ToolCall
-from windrow.store.directory import RunDirectory, read_manifest
-from windrow.store.taskfile import TaskLine
+from windrow.store.run_directory import RunDirectory, read_manifest
+from windrow.store.task_file import TaskLine
 from windrow.tasks.row_formats import ForeignRows
 from windrow.tasks.rows import spool_rows
 

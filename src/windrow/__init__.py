@@ -36,8 +36,8 @@ _HOMES = {
     "WindrowError": "windrow.errors",
     "collect": "windrow.collector",
     "export": "windrow.exports.run",
-    "load": "windrow.store.read",
-    "merge": "windrow.merging",
+    "load": "windrow.store.reader",
+    "merge": "windrow.store.merging",
     "rescore": "windrow.rescoring",
     "run_examples": "windrow.collector",
     "tool": "windrow.tools",
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from windrow.exports.base import Example as Example
     from windrow.exports.base import Exporter as Exporter
     from windrow.exports.run import export as export
-    from windrow.merging import merge as merge
     from windrow.policies import Completion as Completion
     from windrow.policies import Policy as Policy
     from windrow.policies import Request as Request
@@ -67,7 +66,8 @@ if TYPE_CHECKING:
     from windrow.records import Score as Score
     from windrow.records import Task as Task
     from windrow.rescoring import rescore as rescore
-    from windrow.store.read import load as load
+    from windrow.store.merging import merge as merge
+    from windrow.store.reader import load as load
     from windrow.tools import Tool as Tool
     from windrow.tools import ToolStop as ToolStop
     from windrow.tools import tool as tool

@@ -12,17 +12,7 @@ from windrow.errors import UsageError
 from windrow.prepare import Prepared
 from windrow.ranking import without_rank
 from windrow.records import Json
-from windrow.store.directory import (
-    Fingerprint,
-    Manifest,
-    RunDirectory,
-    generations_of,
-    new_manifest,
-    next_generation,
-    whole_sizes,
-    with_generation,
-)
-from windrow.store.ranks import (
+from windrow.store.rank_progress import (
     Ranks,
     RankShare,
     Redo,
@@ -32,7 +22,17 @@ from windrow.store.ranks import (
     share_of,
     with_share,
 )
-from windrow.store.read import segments
+from windrow.store.reader import segments
+from windrow.store.run_directory import (
+    Fingerprint,
+    Manifest,
+    RunDirectory,
+    generations_of,
+    new_manifest,
+    next_generation,
+    whole_sizes,
+    with_generation,
+)
 from windrow.tasks.selection import refuse_other_draw, with_draw
 from windrow.tasks.sharding import plan_digest
 from windrow.version import __version__

@@ -26,21 +26,21 @@ from windrow.engine.stop_conditions import Brakes
 from windrow.errors import StoreError, WindrowError
 from windrow.grading import GradingStage, Grouped, Progressed
 from windrow.groups import Groups
-from windrow.past import Past
 from windrow.prepare import Prepared
 from windrow.records import Rollout
 from windrow.registry import name_of
 from windrow.services import serving
 from windrow.stats.metrics import Metrics, survey, unchanged_metrics, write_metrics
-from windrow.store.directory import (
+from windrow.store.folding import is_ungraded
+from windrow.store.judgements import Judgements
+from windrow.store.rank_progress import RankShare
+from windrow.store.reader import RunReader
+from windrow.store.resume import Past
+from windrow.store.run_directory import (
     GradingSink,
     RunDirectory,
     move_aside,
 )
-from windrow.store.fold import is_ungraded
-from windrow.store.judgements import Judgements
-from windrow.store.ranks import RankShare
-from windrow.store.read import RunReader
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
 from windrow.tasks.selection import changed_blocks

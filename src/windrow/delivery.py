@@ -17,7 +17,7 @@ from windrow.engine.stop_conditions import Brakes
 from windrow.grading import GradingStage, Grouped, Progressed, whole
 from windrow.groups import Groups
 from windrow.records import Rollout
-from windrow.store.fold import GRADABLE
+from windrow.store.folding import GRADABLE
 from windrow.tasks.plan import Slot
 from windrow.util.freeze import copied_task
 

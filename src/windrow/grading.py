@@ -21,12 +21,12 @@ from windrow.errors import WindrowError
 from windrow.grade.grader import Grader, GradingLog
 from windrow.grade.judges import Judges
 from windrow.groups import Groups
-from windrow.past import Past
 from windrow.records import Grading, Rollout, RolloutGroup
-from windrow.store.directory import Fingerprint
-from windrow.store.fold import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
+from windrow.store.folding import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
-from windrow.store.places import Place
+from windrow.store.line_places import Place
+from windrow.store.resume import Past
+from windrow.store.run_directory import Fingerprint
 from windrow.util.blobs import Blobs
 
 T = TypeVar("T")

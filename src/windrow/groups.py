@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from windrow.past import Past
 from windrow.records import Rollout, RolloutGroup
-from windrow.store.fold import GRADABLE
+from windrow.store.folding import GRADABLE
+from windrow.store.resume import Past
 from windrow.tasks.plan import Slot
 
 

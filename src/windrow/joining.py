@@ -13,13 +13,13 @@ from windrow.agreement import agreed_manifest
 from windrow.collection import Collection
 from windrow.engine.control import Control
 from windrow.errors import UsageError, WindrowError
-from windrow.merging import Merged, merge
-from windrow.merging.manifests import check_parts
 from windrow.prepare import Prepared
-from windrow.store.directory import MANIFEST, read_manifest, refuse_strangers
 from windrow.store.lock import holder_of
 from windrow.store.locks import RANK
-from windrow.store.ranks import Ranks, collecting, share_of
+from windrow.store.merging import Merged, merge
+from windrow.store.merging.manifests import check_parts
+from windrow.store.rank_progress import Ranks, collecting, share_of
+from windrow.store.run_directory import MANIFEST, read_manifest, refuse_strangers
 
 LOOK_S = 0.5
 

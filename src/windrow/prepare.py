@@ -53,7 +53,7 @@ from windrow.scoring import (
     named_scorers,
 )
 from windrow.services import Service, addresses, plan_services
-from windrow.store.directory import Fingerprint, Manifest
+from windrow.store.run_directory import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called
 from windrow.store.scan_index import ScanIndex
 from windrow.tasks.row_problems import list_problems

@@ -35,8 +35,8 @@ from windrow.policies.base import ANY_SAMPLING
 from windrow.policies.external import REMOTE
 from windrow.prepare import Prepared, prepare
 from windrow.records import Grading, Json, Message, Rollout, Turn
-from windrow.store.directory import MANIFEST, Fingerprint, Manifest
-from windrow.store.read import RunReader, load
+from windrow.store.reader import RunReader, load
+from windrow.store.run_directory import MANIFEST, Fingerprint, Manifest
 from windrow.tasks.plan import Slot
 
 

@@ -23,7 +23,7 @@ from windrow.records import Rollout, encode
 from windrow.stats.cache import CACHE
 from windrow.stats.metrics import measure, survey, unchanged_metrics, write_metrics
 from windrow.stats.summary import summarise
-from windrow.store.read import load
+from windrow.store.reader import load
 from windrow.store.where import parse_where
 
 FILES = ("rollouts.jsonl", "scores.jsonl", "tasks.jsonl", "run.json")

@@ -15,9 +15,9 @@ from tests.disks import QuickDisk
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_refused
 from tests.stores import FAILED, folder_in_memory, make_grading, make_rollout, write_lines, write_run
 from windrow.identity import rollout_id
-from windrow.merging import merge
 from windrow.store.judgements import Said
-from windrow.store.taskfile import TaskLine
+from windrow.store.merging import merge
+from windrow.store.task_file import TaskLine
 
 LOGS = ("rollouts.jsonl", "scores.jsonl", "tasks.jsonl", "judgements.jsonl", "conflicts.jsonl")
 

@@ -18,7 +18,7 @@ from tests.stores import folder_in_memory, make_rollout, write_run
 from windrow import Message
 from windrow.cli.main import main
 from windrow.records import Call, Rollout, encode
-from windrow.store.read import load
+from windrow.store.reader import load
 from windrow.tokens.drift import drift_of
 from windrow.tokens.sequences import training_sequences
 from windrow.tokens.verify import CHECKS, problems, verify_run

@@ -12,9 +12,9 @@ import pytest
 
 from tests.commands import PATIENCE_S, Project, Running, prompt_of
 from tests.reading import records
-from windrow.store.directory import read_manifest
-from windrow.store.ranks import unfinished
-from windrow.store.read import segments
+from windrow.store.rank_progress import unfinished
+from windrow.store.reader import segments
+from windrow.store.run_directory import read_manifest
 
 pytestmark = pytest.mark.slow
 

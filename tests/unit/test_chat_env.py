@@ -13,7 +13,7 @@ from tests.serving import ModelServer
 from windrow import Completion, Request
 from windrow.errors import UsageError
 from windrow.records import Call
-from windrow.store.directory import read_manifest
+from windrow.store.run_directory import read_manifest
 
 HERE = "tests.unit.test_chat_env"
 

@@ -40,8 +40,8 @@ from windrow.engine.components import Parts, Recipe
 from windrow.errors import UsageError
 from windrow.prepare import prepare
 from windrow.store import locks
-from windrow.store.directory import RunDirectory
 from windrow.store.lock import Lock
+from windrow.store.run_directory import RunDirectory
 from windrow.tasks.plan import MAX_DATA_BYTES
 
 HOLD = """

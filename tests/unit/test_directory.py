@@ -12,8 +12,8 @@ import pytest
 from tests.disks import FullDisk, QuickDisk, SickDisk
 from tests.stores import attempts, collect, contents, open_run, write_run
 from windrow.errors import StoreError, UsageError
-from windrow.store.directory import RunDirectory, move_aside, read_manifest
-from windrow.store.read import load
+from windrow.store.reader import load
+from windrow.store.run_directory import RunDirectory, move_aside, read_manifest
 from windrow.util.disk import Disk
 
 

@@ -14,8 +14,8 @@ from tests.loading import prepared, refusal
 from tests.serving import write_jsonl
 from tests.webgym import row
 from windrow.errors import UsageError
-from windrow.merging import merge
 from windrow.prepare import Prepared
+from windrow.store.merging import merge
 from windrow.tasks.sampling import draw_uniform, ranking
 from windrow.tasks.sharding import shares
 

@@ -10,9 +10,9 @@ import pytest
 from tests.stores import FAILED, GRADING, judge, make_grading, make_rollout, write_run
 from tests.stores import collect as collect_run
 from windrow.records import ErrorRecord, RecordedScore, Rollout, encode
-from windrow.store.directory import Fingerprint
-from windrow.store.fold import decode_judged, expected_scorers, fold, missing_scorers
-from windrow.store.read import load
+from windrow.store.folding import decode_judged, expected_scorers, fold, missing_scorers
+from windrow.store.reader import load
+from windrow.store.run_directory import Fingerprint
 
 OWN = {"score": RecordedScore(value=0.5, weight=2.0)}
 JUDGED = {"judge": RecordedScore(value=1.0, weight=1.0, scorer="judge")}

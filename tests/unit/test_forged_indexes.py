@@ -19,7 +19,7 @@ from windrow.errors import StoreError
 from windrow.policies import Policy
 from windrow.prepare import prepare
 from windrow.store import scan_index
-from windrow.store.derived import FOLDER, read_derived
+from windrow.store.index_files import FOLDER, read_derived
 
 pytestmark = pytest.mark.usefixtures("indexed")
 

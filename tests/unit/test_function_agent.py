@@ -15,7 +15,7 @@ from windrow import Completion, Request, Score, Step, Tool
 from windrow.agents import find_agent
 from windrow.errors import UsageError
 from windrow.records import Call
-from windrow.store.read import RunReader
+from windrow.store.reader import RunReader
 
 ADD = Tool(name="add", description="", parameters={"type": "object"}, call=lambda x, y: x + y)
 

@@ -17,7 +17,7 @@ from tests.loading import prepared, refusal, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.bridges.gymnasium import read_action
 from windrow.bridges.toys import KNOWN
-from windrow.store.directory import read_manifest
+from windrow.store.run_directory import read_manifest
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from windrow.collector import run_collection
 from windrow.engine.control import Control
 from windrow.errors import PolicyError
 from windrow.joining import Others
-from windrow.merging import merge
 from windrow.policies.base import Request
+from windrow.store.merging import merge
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ import pytest
 from tests.disks import QuickDisk
 from tests.stores import collect, open_run, write_run
 from windrow.errors import StoreError, UsageError
-from windrow.store.directory import RunDirectory
 from windrow.store.lock import Lock
-from windrow.store.read import load
+from windrow.store.reader import load
+from windrow.store.run_directory import RunDirectory
 
 HOLD = """
 import sys

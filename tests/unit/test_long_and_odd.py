@@ -11,7 +11,7 @@ from tests.collecting import answering, collected
 from windrow.config import load_config
 from windrow.errors import MAX_MESSAGE_CHARS, UsageError, error_record
 from windrow.grade.answers import choice, number
-from windrow.store.read import RunReader
+from windrow.store.reader import RunReader
 
 
 def test_an_exception_that_quotes_a_document_is_kept_with_its_beginning_and_end() -> None:

@@ -27,15 +27,15 @@ from windrow import load
 from windrow.cli.main import main
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.identity import rollout_id
-from windrow.merging import Merged, MergeProgress, merge
 from windrow.policies.base import Request
 from windrow.records import Message, Rollout, Timing, decode_rollout
 from windrow.stats.summary import summarise
 from windrow.store.blobs import path_of, read_blob
-from windrow.store.directory import Fingerprint, Rescore, RunDirectory, read_manifest
 from windrow.store.lock import Lock
-from windrow.store.ranks import Ranks, Redo
-from windrow.store.read import RunReader
+from windrow.store.merging import Merged, MergeProgress, merge
+from windrow.store.rank_progress import Ranks, Redo
+from windrow.store.reader import RunReader
+from windrow.store.run_directory import Fingerprint, Rescore, RunDirectory, read_manifest
 from windrow.util.blobs import name_of_blob
 
 pytestmark = pytest.mark.slow

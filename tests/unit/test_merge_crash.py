@@ -16,10 +16,10 @@ from tests.disks import CrashDisk, QuickDisk
 from tests.stores import folder_in_memory, make_grading, make_rollout, write_lines, write_run
 from windrow import load
 from windrow.errors import StoreError
-from windrow.merging import merge
 from windrow.records import Timing
 from windrow.store.blobs import path_of
-from windrow.store.directory import RunDirectory
+from windrow.store.merging import merge
+from windrow.store.run_directory import RunDirectory
 from windrow.util.blobs import name_of_blob
 from windrow.util.directory_swap import READY, Swap
 

@@ -15,11 +15,11 @@ from tests.disks import QuickDisk
 from tests.stores import FAILED, folder_in_memory, make_grading, make_rollout, write_lines, write_run
 from windrow import load
 from windrow.identity import rollout_id
-from windrow.merging import merge
-from windrow.merging.conflicts import decode_conflict
 from windrow.records import Grading, Rollout, Timing
 from windrow.store.judgements import Said
-from windrow.store.taskfile import TaskLine
+from windrow.store.merging import merge
+from windrow.store.merging.conflicts import decode_conflict
+from windrow.store.task_file import TaskLine
 
 pytestmark = pytest.mark.slow
 

@@ -34,13 +34,13 @@ from windrow.collector import run_collection
 from windrow.engine.control import Control
 from windrow.envs.problem import Problem
 from windrow.identity import rollout_id
-from windrow.merging import merge
 from windrow.records import OPPONENT, RecordedScore, Timing, Usage
 from windrow.rescoring.generations import use_generation
 from windrow.stats.cache import CACHE
 from windrow.stats.metrics import measure, survey, unchanged_metrics, write_metrics
 from windrow.stats.summary import Stats, summarise
-from windrow.store.directory import MANIFEST, RunDirectory, read_manifest
+from windrow.store.merging import merge
+from windrow.store.run_directory import MANIFEST, RunDirectory, read_manifest
 
 PLANTED = 987_654
 

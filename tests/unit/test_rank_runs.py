@@ -29,8 +29,8 @@ from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import Request
 from windrow.prepare import prepare
 from windrow.ranking import launched, rank_of
-from windrow.store.directory import read_manifest
-from windrow.store.read import load, segments
+from windrow.store.reader import load, segments
+from windrow.store.run_directory import read_manifest
 
 pytestmark = pytest.mark.slow
 

@@ -24,8 +24,8 @@ from tests.stores import (
 )
 from windrow.errors import StoreError, UsageError
 from windrow.records import Rollout, encode
-from windrow.store.directory import RunDirectory
-from windrow.store.read import RunReader, load, segments
+from windrow.store.reader import RunReader, load, segments
+from windrow.store.run_directory import RunDirectory
 
 DAMAGE = {
     "not JSON": lambda line: b"%% an editor was here %%",

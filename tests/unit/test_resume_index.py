@@ -30,11 +30,12 @@ from windrow.engine.control import Control
 from windrow.errors import InfraError
 from windrow.policies.base import Request
 from windrow.records import Rollout, encode
-from windrow.store import derived, resume_index
-from windrow.store.directory import RunDirectory
-from windrow.store.heads import Head
-from windrow.store.read import RunReader
+from windrow.store import index_files as derived
+from windrow.store import resume_index
+from windrow.store.line_heads import Head
+from windrow.store.reader import RunReader
 from windrow.store.resume_index import SegmentIndex, load_index
+from windrow.store.run_directory import RunDirectory
 from windrow.tasks.plan import Plan
 from windrow.util.redaction import Redactor
 

@@ -28,7 +28,7 @@ from tests.stores import folder_in_memory, open_run
 from windrow.collection import Collection, Summary
 from windrow.collector import run_collection
 from windrow.errors import StoreError
-from windrow.store.read import load
+from windrow.store.reader import load
 
 TASKS = [{"prompt": f"task {number}", "answer": "right"} for number in range(3)]
 ENDS = ["right", "right", "wrong", "busy", "refused", "cancelled"]

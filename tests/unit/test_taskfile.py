@@ -11,8 +11,8 @@ import pytest
 from tests.disks import FullDisk
 from tests.stores import attempts, collect, contents, open_run, rows
 from windrow.errors import StoreError
-from windrow.store.read import load
-from windrow.store.taskfile import WRITE_BYTES
+from windrow.store.reader import load
+from windrow.store.task_file import WRITE_BYTES
 from windrow.tasks.plan import MAX_DATA_BYTES
 
 

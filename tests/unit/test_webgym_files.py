@@ -15,7 +15,7 @@ from windrow.bridges.webgym.steps import steps_of
 from windrow.cli.main import main
 from windrow.errors import ExportError, UsageError
 from windrow.records import Call, Message, Rollout
-from windrow.store.ranks import Ranks
+from windrow.store.rank_progress import Ranks
 
 CLICK = ("click", {"element": 3})
 BACK = ("back", {})

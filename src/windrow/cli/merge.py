@@ -10,7 +10,7 @@ import sys
 import time
 
 from windrow.cli.figures import percent
-from windrow.merging import Merged, MergeProgress, merge
+from windrow.store.merging import Merged, MergeProgress, merge
 
 PROGRESS_S = 2.0
 NAMES = {"rollouts": "attempts", "scores": "verdicts", "judgements": "judges' replies", "tasks": "tasks"}

@@ -14,7 +14,7 @@ from windrow.errors import UsageError
 from windrow.identity import rollout_id
 from windrow.records import Grading, Message, Rollout, ToolCall, encode
 from windrow.store.blobs import FOLDER, path_of
-from windrow.store.read import RunReader, load
+from windrow.store.reader import RunReader, load
 from windrow.store.where import parse_where
 from windrow.util.blobs import is_blob
 

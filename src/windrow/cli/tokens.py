@@ -12,7 +12,7 @@ import msgspec
 from windrow.cli.text import counts_text
 from windrow.errors import UsageError
 from windrow.records import Rollout, TurnRole
-from windrow.store.read import load
+from windrow.store.reader import load
 from windrow.tokens.drift import Drift, Reading
 from windrow.tokens.forks import REASONS, Fork, forks
 from windrow.tokens.linking import Merging

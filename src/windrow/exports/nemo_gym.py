@@ -31,9 +31,9 @@ from windrow.errors import ExportError
 from windrow.exports.base import Example, Exporter, Invalid, Unfit
 from windrow.exports.profiles import Agent, Task, numbers
 from windrow.records import Json, Rollout
-from windrow.store.directory import TASKS
-from windrow.store.read import RunReader
-from windrow.store.taskfile import tasks_in_order
+from windrow.store.reader import RunReader
+from windrow.store.run_directory import TASKS
+from windrow.store.task_file import tasks_in_order
 from windrow.util.token_contexts import BrokenContext
 
 NO_INPUT = "tasks that only a prompt template gives an input, which was not rendered for them: they are to be collected with it"

@@ -17,7 +17,7 @@ from windrow.exports.base import Example, Exporter, Invalid, Unfit, Writer
 from windrow.exports.selection import Selection
 from windrow.records import Rollout
 from windrow.registry import resolve
-from windrow.store.read import load
+from windrow.store.reader import load
 from windrow.util.atomic_files import drafted
 
 # By name, so that no format pays for what another needs.

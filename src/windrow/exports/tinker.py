@@ -20,7 +20,7 @@ from windrow.exports.base import Example, Exporter, Invalid, Unfit
 from windrow.exports.selection import NOT_GRADED
 from windrow.records import Json, Rollout
 from windrow.store.passes import Passes
-from windrow.store.read import RunReader
+from windrow.store.reader import RunReader
 from windrow.util.token_contexts import BrokenContext
 
 NOT_JUDGED = "rollouts that nobody was to grade: their total_reward is null and their advantages are 0"

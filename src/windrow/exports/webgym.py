@@ -19,7 +19,7 @@ from windrow.exports.base import Example, Exporter, JsonLines, Unfit, Writer
 from windrow.records import Json
 from windrow.registry import import_extra
 from windrow.store.passes import Pass
-from windrow.store.read import RunReader
+from windrow.store.reader import RunReader
 
 FORMS = ("pt", "jsonl")
 

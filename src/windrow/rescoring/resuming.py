@@ -11,7 +11,8 @@ from windrow.engine.context import AnyScorer
 from windrow.errors import UsageError
 from windrow.records import AttemptId
 from windrow.rescoring.generations import decode_grading_head, known_generation
-from windrow.store.directory import (
+from windrow.store.reader import RunReader, segments
+from windrow.store.run_directory import (
     Fingerprint,
     Manifest,
     Rescore,
@@ -20,7 +21,6 @@ from windrow.store.directory import (
     whole_sizes,
     with_generation,
 )
-from windrow.store.read import RunReader, segments
 from windrow.util.hash_index import Index
 
 

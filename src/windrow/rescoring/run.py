@@ -24,9 +24,9 @@ from windrow.rescoring.selection import Selection, count_slots
 from windrow.scoring import grading_of
 from windrow.services.plan import given_addresses
 from windrow.stats.metrics import survey, write_metrics
-from windrow.store.directory import GradingSink, RunDirectory, generations_of, with_generation
 from windrow.store.judgements import Judgements
-from windrow.store.read import RunReader
+from windrow.store.reader import RunReader
+from windrow.store.run_directory import GradingSink, RunDirectory, generations_of, with_generation
 from windrow.store.where import parse_where
 from windrow.util.redaction import Redactor
 

@@ -16,7 +16,7 @@ from windrow.envs.base import BaseEnv
 from windrow.errors import UsageError
 from windrow.grade.functions import scorer_of
 from windrow.scoring import each_once
-from windrow.store.directory import Manifest
+from windrow.store.run_directory import Manifest
 
 
 def loaded_again(

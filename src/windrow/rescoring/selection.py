@@ -12,8 +12,8 @@ from windrow.groups import least_members
 from windrow.records import Grading, Rollout, RolloutGroup, decode_rollout
 from windrow.rescoring.progress import RescoreProgress
 from windrow.rescoring.resuming import Done, Start
-from windrow.store.fold import GRADABLE, expected_scorers, fold, is_ungraded, missing_scorers
-from windrow.store.read import RunReader, segments
+from windrow.store.folding import GRADABLE, expected_scorers, fold, is_ungraded, missing_scorers
+from windrow.store.reader import RunReader, segments
 from windrow.store.where import parse_where
 
 FIRST_ATTEMPT = b'"attempt":1,'

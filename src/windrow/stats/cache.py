@@ -22,7 +22,7 @@ import msgspec
 from windrow.identity import fingerprint
 from windrow.records import Json, encode
 from windrow.stats.schema import FORMULAS, METRICS, SCHEMA, Metrics
-from windrow.store.read import RunReader, segments
+from windrow.store.reader import RunReader, segments
 from windrow.util.disk import Disk
 
 CACHE = "metrics.cache"

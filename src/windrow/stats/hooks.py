@@ -12,7 +12,7 @@ from windrow.errors import UsageError
 from windrow.records import Rollout, Task
 from windrow.stats.lines import Found
 from windrow.store.gradings import Gradings
-from windrow.store.read import RunReader
+from windrow.store.reader import RunReader
 
 
 class Hooks:

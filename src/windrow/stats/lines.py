@@ -10,10 +10,10 @@ import msgspec
 
 from windrow.identity import canonical
 from windrow.records import OPPONENT, RecordedScore, Usage, is_done
-from windrow.store.fold import Judged, decode_judged
+from windrow.store.folding import Judged, decode_judged
 from windrow.store.gradings import Gradings
-from windrow.store.places import Place
-from windrow.store.read import RunReader
+from windrow.store.line_places import Place
+from windrow.store.reader import RunReader
 
 
 class _Task(msgspec.Struct, gc=False):

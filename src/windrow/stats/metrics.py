@@ -26,7 +26,7 @@ from windrow.stats.spread import Values, finite
 from windrow.stats.summary import Stats, stats_of, totals_of
 from windrow.stats.tally import PASS_REWARD, Tallies, Tally, counted_rewards
 from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
-from windrow.store.read import RunReader
+from windrow.store.reader import RunReader
 from windrow.util.disk import Disk
 
 __all__ = ["METRICS", "AgentEntry", "Metrics", "measure", "survey", "unchanged_metrics", "write_metrics"]

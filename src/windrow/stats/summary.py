@@ -16,8 +16,8 @@ from windrow.stats.estimate import clustered_mean, pass_table
 from windrow.stats.lines import final_lines
 from windrow.stats.schema import Totals
 from windrow.stats.tally import PASS_REWARD, Tallies
-from windrow.store.ranks import unfinished
-from windrow.store.read import RunReader
+from windrow.store.rank_progress import unfinished
+from windrow.store.reader import RunReader
 
 __all__ = ["PASS_REWARD", "Stats", "stats_of", "summarise", "totals_of"]
 

@@ -12,7 +12,7 @@ from windrow.stats.clusters import Clusters, Counted
 from windrow.stats.lines import Found, Line
 from windrow.stats.medians import Medians
 from windrow.stats.spread import finite
-from windrow.store.places import Place, Places
+from windrow.store.line_places import Place, Places
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from windrow.records import AttemptId, Grading
-from windrow.store.places import Place, Places
+from windrow.store.line_places import Place, Places
 from windrow.util.hash_index import Index
 
 

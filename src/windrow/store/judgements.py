@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from windrow.records import SCHEMA_VERSION, Usage, encode
-from windrow.store.heads import NOT_A_LINE
+from windrow.store.line_heads import NOT_A_LINE
+from windrow.store.line_places import Place, Places
 from windrow.store.log import Log
-from windrow.store.places import Place, Places
-from windrow.store.read import segments
+from windrow.store.reader import segments
 from windrow.util.hash_index import Index
 from windrow.util.redaction import Redactor
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.identity import digest
-from windrow.store.derived import index_name, read_derived, worth_keeping, write_derived
+from windrow.store.index_files import index_name, read_derived, worth_keeping, write_derived
 from windrow.store.resume_index import SegmentIndex
 from windrow.tasks.plan import PackedLedger
 from windrow.util.disk import Disk

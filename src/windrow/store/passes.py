@@ -6,8 +6,8 @@ from pathlib import Path
 
 from windrow.identity import group_id
 from windrow.records import Rollout
-from windrow.store.directory import TASKS, Manifest
-from windrow.store.taskfile import read_known
+from windrow.store.run_directory import TASKS, Manifest
+from windrow.store.task_file import read_known
 from windrow.util.hash_index import Index
 
 

@@ -9,7 +9,7 @@ its index (an edit within one tick of the file system's clock changes no time). 
 checksum of those bytes decides. If that differs, the whole segment is read.
 
 An index is written when a call has read a segment, when the segment's writer closes it, and on the way whenever the
-segment has grown by a quarter. It is never synced (`store/derived.py`).
+segment has grown by a quarter. It is never synced (`store/index_files.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from typing import IO
 import msgspec
 
 from windrow.records import Rollout
-from windrow.store.content import READ_BYTES, Content, Stamp, stamp_of
-from windrow.store.derived import read_derived, worth_keeping, write_derived
-from windrow.store.fold import is_ungraded
-from windrow.store.heads import (
+from windrow.store.folding import is_ungraded
+from windrow.store.index_files import read_derived, worth_keeping, write_derived
+from windrow.store.line_heads import (
     NOT_A_LINE,
     BadLine,
     Count,
@@ -37,6 +36,7 @@ from windrow.store.heads import (
     decode_head,
     is_last_seat,
 )
+from windrow.store.log_stamp import READ_BYTES, Content, Stamp, stamp_of
 from windrow.util.disk import Disk
 
 MIN_GROWTH_BYTES = 64 << 20  # between two indexes that one call writes on its way

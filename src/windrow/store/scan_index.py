@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.store.derived import read_derived, write_derived
+from windrow.store.index_files import read_derived, write_derived
 from windrow.tasks.rows import BadRow
 from windrow.tasks.scan import PackedSource, Source
 from windrow.util.disk import Disk

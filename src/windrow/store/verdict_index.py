@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from windrow.identity import digest
-from windrow.store.content import READ_BYTES, Content, content_of, stamp_of
-from windrow.store.derived import index_name, read_derived, worth_keeping, write_derived
-from windrow.store.heads import BadLine, Count
+from windrow.store.index_files import index_name, read_derived, worth_keeping, write_derived
+from windrow.store.line_heads import BadLine, Count
+from windrow.store.log_stamp import READ_BYTES, Content, content_of, stamp_of
 from windrow.store.resume_index import SegmentIndex
 from windrow.util.disk import Disk
 

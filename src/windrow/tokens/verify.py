@@ -15,9 +15,9 @@ import numpy as np
 from windrow.errors import StoreError
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.blobs import FOLDER, read_blob
-from windrow.store.directory import TASKS
-from windrow.store.read import RunReader
-from windrow.store.taskfile import read_tasks
+from windrow.store.reader import RunReader
+from windrow.store.run_directory import TASKS
+from windrow.store.task_file import read_tasks
 from windrow.tokens.arrays import floats_of, ids_of
 from windrow.tokens.linking import STRICT, Merging
 from windrow.tokens.sequences import TrainingSequence, training_sequences

@@ -15,7 +15,7 @@ from windrow.bridges.nemo_gym.results import result_row
 from windrow.bridges.nemo_gym.rows import PARAMS, ROLLOUT_INDEX, TASK_INDEX
 from windrow.errors import InfraError, UsageError
 from windrow.records import Json, Rollout
-from windrow.store.read import load
+from windrow.store.reader import load
 
 TIMEOUT_S = 600.0
 _LEFT_OUT = ("response", PARAMS)

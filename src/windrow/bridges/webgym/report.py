@@ -11,7 +11,7 @@ from windrow.bridges.webgym.metrics import Honest, Measured, Share, Trajectory, 
 from windrow.bridges.webgym.steps import trajectory_of
 from windrow.records import Json
 from windrow.store.passes import Pass
-from windrow.store.read import RunReader, load
+from windrow.store.reader import RunReader, load
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

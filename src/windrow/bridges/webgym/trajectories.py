@@ -16,7 +16,7 @@ from windrow.bridges.webgym.rows import DIFFICULTY, NAME, WEBSITE, difficulty_of
 from windrow.bridges.webgym.steps import Page, Taken, outcome_of, steps_of
 from windrow.records import Json, Rollout
 from windrow.store.blobs import FOLDER
-from windrow.store.directory import Manifest
+from windrow.store.run_directory import Manifest
 
 Trajectory = list[dict[str, Json]]
 

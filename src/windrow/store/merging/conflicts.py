@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from windrow.merging.versions import SUPERSEDED, UNGROUNDED
 from windrow.records import SCHEMA_VERSION
+from windrow.store.merging.versions import SUPERSEDED, UNGROUNDED
 
 CONFLICTS = "conflicts.jsonl"
 LOGS = ("rollouts", "scores", "judgements", "tasks")

@@ -11,15 +11,15 @@ import msgspec
 from windrow.errors import StoreError
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, decode_rollout
-from windrow.store.directory import Fingerprint
-from windrow.store.fold import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
+from windrow.store.folding import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
 from windrow.store.gradings import Gradings
-from windrow.store.heads import Head
 from windrow.store.ledger_index import LedgerIndex
-from windrow.store.places import Place, Places
-from windrow.store.ranks import Redo
-from windrow.store.read import RunReader, segments
+from windrow.store.line_heads import Head
+from windrow.store.line_places import Place, Places
+from windrow.store.rank_progress import Redo
+from windrow.store.reader import RunReader, segments
 from windrow.store.resume_index import SegmentIndex
+from windrow.store.run_directory import Fingerprint
 from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, PackedLedger, Plan, Slot

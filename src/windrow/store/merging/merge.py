@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import StoreError, UsageError
-from windrow.merging.blobs import copy_blobs
-from windrow.merging.counting import count
-from windrow.merging.inputs import Files, Input
-from windrow.merging.manifests import joined, missing_ranks, notes
-from windrow.merging.scan import Bad, Scan
-from windrow.merging.writing import TOLD, WRITE_BYTES, Writer
 from windrow.stats.cache import CACHE, confirm_cache
 from windrow.stats.metrics import METRICS
-from windrow.store.directory import MANIFEST, RunDirectory
 from windrow.store.log import torn_name
+from windrow.store.merging.blobs import copy_blobs
+from windrow.store.merging.counting import count
+from windrow.store.merging.input_scan import Bad, Scan
+from windrow.store.merging.inputs import Files, Input
+from windrow.store.merging.manifests import joined, missing_ranks, notes
+from windrow.store.merging.writing import TOLD, WRITE_BYTES, Writer
+from windrow.store.run_directory import MANIFEST, RunDirectory
 from windrow.util.directory_swap import Swap, is_unfinished
 from windrow.util.disk import Disk
 

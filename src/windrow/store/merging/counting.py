@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import WindrowError
-from windrow.past import Past
 from windrow.records import OPPONENT, encode
 from windrow.stats.metrics import Metrics, survey, write_metrics
-from windrow.store.directory import MANIFEST, TASKS, Manifest
-from windrow.store.read import RunReader
-from windrow.store.taskfile import KnownTasks
+from windrow.store.reader import RunReader
+from windrow.store.resume import Past
+from windrow.store.run_directory import MANIFEST, TASKS, Manifest
+from windrow.store.task_file import KnownTasks
 from windrow.tasks.plan import Plan
 from windrow.util.disk import Disk
 

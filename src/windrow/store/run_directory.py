@@ -18,13 +18,13 @@ from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
 from windrow.registry import BRIDGES
 from windrow.store.blobs import FOLDER as BLOBS
 from windrow.store.blobs import BlobStore
-from windrow.store.heads import decode_head, whole_episodes
+from windrow.store.line_heads import decode_head, whole_episodes
 from windrow.store.lock import Lock
 from windrow.store.locks import RANK, Locks
 from windrow.store.log import Log, Whole
-from windrow.store.ranks import Ranks, Redo
+from windrow.store.rank_progress import Ranks, Redo
 from windrow.store.resume_index import SegmentIndex, load_index
-from windrow.store.taskfile import TaskFile
+from windrow.store.task_file import TaskFile
 from windrow.tasks.sampling import Draw
 from windrow.util.directory_swap import DRAFT, finish, is_unfinished
 from windrow.util.disk import Disk

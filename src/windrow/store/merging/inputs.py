@@ -10,13 +10,13 @@ from typing import NamedTuple
 import msgspec
 
 from windrow.errors import StoreError, UsageError
-from windrow.merging.conflicts import CONFLICTS, decode_conflict
-from windrow.merging.versions import Spot, hashed
-from windrow.store.directory import TASKS, Manifest, read_manifest
-from windrow.store.heads import NOT_A_LINE, whole_episodes
+from windrow.store.line_heads import NOT_A_LINE, whole_episodes
 from windrow.store.lock import holder_of
 from windrow.store.log import whole_bytes
-from windrow.store.read import READ_BYTES, segments
+from windrow.store.merging.conflicts import CONFLICTS, decode_conflict
+from windrow.store.merging.versions import Spot, hashed
+from windrow.store.reader import READ_BYTES, segments
+from windrow.store.run_directory import TASKS, Manifest, read_manifest
 from windrow.util.directory_swap import is_unfinished
 
 MOST_OPEN = 100

@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.errors import StoreError
 from windrow.records import Json, Task, encode
-from windrow.store.derived import read_derived, worth_keeping, write_derived
+from windrow.store.index_files import read_derived, worth_keeping, write_derived
 from windrow.store.log import Log
 from windrow.tasks.plan import TaskList
 from windrow.util.disk import Disk

@@ -1,5 +1,5 @@
 """One run made of several: `windrow merge`."""
 
-from windrow.merging.run import Merged, MergeProgress, merge
+from windrow.store.merging.merge import Merged, MergeProgress, merge
 
 __all__ = ["Merged", "MergeProgress", "merge"]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.merging.conflicts import Conflict, decode_conflict
-from windrow.merging.inputs import Files, Input, Line, Segment, lines_of
-from windrow.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, Spot, Versions, hashed
 from windrow.records import AttemptId
-from windrow.store.directory import Manifest, generations_of
-from windrow.store.heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
 from windrow.store.judgements import decode_said
-from windrow.store.taskfile import decode_known
+from windrow.store.line_heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
+from windrow.store.merging.conflicts import Conflict, decode_conflict
+from windrow.store.merging.inputs import Files, Input, Line, Segment, lines_of
+from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, Spot, Versions, hashed
+from windrow.store.run_directory import Manifest, generations_of
+from windrow.store.task_file import decode_known
 from windrow.util.hash_index import Index
 
 NONE = 2**64 - 1

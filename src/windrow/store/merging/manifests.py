@@ -14,8 +14,8 @@ from windrow.agreement import difference
 from windrow.errors import UsageError
 from windrow.identity import canonical
 from windrow.records import Json
-from windrow.store.directory import Fingerprint, Manifest, generations_of
-from windrow.store.ranks import Ranks
+from windrow.store.rank_progress import Ranks
+from windrow.store.run_directory import Fingerprint, Manifest, generations_of
 from windrow.tasks.sampling import Draw
 from windrow.version import __version__
 

@@ -17,10 +17,9 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.records import OPPONENT, Grading, Rollout, Task, decode_grading, decode_rollout
-from windrow.store.directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
-from windrow.store.fold import GRADABLE, R, expected_scorers, fold
+from windrow.store.folding import GRADABLE, R, expected_scorers, fold
 from windrow.store.gradings import Gradings, Memberships, decode_grading_head
-from windrow.store.heads import (
+from windrow.store.line_heads import (
     NOT_A_LINE,
     BadLine,
     Contest,
@@ -34,9 +33,10 @@ from windrow.store.heads import (
     rank,
     without_lost_episodes,
 )
-from windrow.store.places import Place, Places
+from windrow.store.line_places import Place, Places
 from windrow.store.resume_index import SegmentIndex
-from windrow.store.taskfile import read_task, read_tasks
+from windrow.store.run_directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
+from windrow.store.task_file import read_task, read_tasks
 
 READ_BYTES = 1 << 17
 NEWLINE = 0x0A

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.merging.conflicts import CONFLICTS, LOGS, encode_conflict
-from windrow.merging.scan import NONE, Scan
-from windrow.merging.versions import (
+from windrow.store.line_heads import decode_head
+from windrow.store.merging.conflicts import CONFLICTS, LOGS, encode_conflict
+from windrow.store.merging.input_scan import NONE, Scan
+from windrow.store.merging.versions import (
     UNGROUNDED,
     Choice,
     Output,
@@ -23,7 +24,6 @@ from windrow.merging.versions import (
     contested,
     succeeding,
 )
-from windrow.store.heads import decode_head
 from windrow.util.disk import Disk
 
 WRITE_BYTES = 1 << 20
