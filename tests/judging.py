@@ -14,9 +14,9 @@ from tests.stores import make_rollout
 from windrow import Rollout, RolloutGroup
 from windrow.config import ScorerConfig
 from windrow.engine.context import Model
-from windrow.grade.grader import Grader
-from windrow.grade.judges import Judges
-from windrow.grade.scorers import make_scorer
+from windrow.grading.grader import Grader
+from windrow.grading.judges import Judges
+from windrow.grading.scorers import make_scorer
 from windrow.policies.base import Request
 from windrow.policies.scripted import CallablePolicy
 from windrow.records import Grading, Message, decode_grading

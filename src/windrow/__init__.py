@@ -38,7 +38,7 @@ _HOMES = {
     "export": "windrow.exports.run",
     "load": "windrow.store.reader",
     "merge": "windrow.store.merging",
-    "rescore": "windrow.rescoring",
+    "rescore": "windrow.grading.rescoring",
     "run_examples": "windrow.collector",
     "tool": "windrow.tools",
 }
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from windrow.exports.base import Example as Example
     from windrow.exports.base import Exporter as Exporter
     from windrow.exports.run import export as export
+    from windrow.grading.rescoring import rescore as rescore
     from windrow.policies import Completion as Completion
     from windrow.policies import Policy as Policy
     from windrow.policies import Request as Request
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     from windrow.records import RolloutGroup as RolloutGroup
     from windrow.records import Score as Score
     from windrow.records import Task as Task
-    from windrow.rescoring import rescore as rescore
     from windrow.store.merging import merge as merge
     from windrow.store.reader import load as load
     from windrow.tools import Tool as Tool

@@ -24,8 +24,8 @@ from windrow.engine.scheduler import Scheduler
 from windrow.engine.slot_queue import Name, Waiting
 from windrow.engine.stop_conditions import Brakes
 from windrow.errors import StoreError, WindrowError
-from windrow.grading import GradingStage, Grouped, Progressed
-from windrow.groups import Groups
+from windrow.grading.grading_pass import GradingStage, Grouped, Progressed
+from windrow.grading.groups import Groups
 from windrow.prepare import Prepared
 from windrow.records import Rollout
 from windrow.registry import name_of

@@ -14,8 +14,8 @@ from windrow.engine.commit_queue import Finished, is_pending
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.engine.stop_conditions import Brakes
-from windrow.grading import GradingStage, Grouped, Progressed, whole
-from windrow.groups import Groups
+from windrow.grading.grading_pass import GradingStage, Grouped, Progressed, whole
+from windrow.grading.groups import Groups
 from windrow.records import Rollout
 from windrow.store.folding import GRADABLE
 from windrow.tasks.plan import Slot

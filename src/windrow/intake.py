@@ -20,13 +20,13 @@ from windrow.engine.components import Made, Parts
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import Seating
 from windrow.errors import UsageError
-from windrow.grade.answers import answers_of, parse_number
+from windrow.grading.answers import answers_of, parse_number
+from windrow.grading.run_scorers import (
+    DEFAULT_SCORERS_ENV,
+)
 from windrow.identity import digest
 from windrow.records import Json
 from windrow.registry import name_of
-from windrow.scoring import (
-    DEFAULT_SCORERS_ENV,
-)
 from windrow.store.scan_index import Findings, ScanIndex, kept_scan
 from windrow.tasks.cache import open_anew, open_kept
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of

@@ -26,6 +26,16 @@ from windrow.engine.context import AnyScorer, World
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
+from windrow.grading.run_scorers import (
+    answer_scorer,
+    brought_scorers,
+    config_of,
+    grading_of,
+    group_scorers,
+    late_scorers,
+    left_out,
+    named_scorers,
+)
 from windrow.identity import fingerprint, source_hash
 from windrow.intake import (
     Opened,
@@ -42,16 +52,6 @@ from windrow.policies.capture import LEVELS
 from windrow.ranking import divided, note, rank_of
 from windrow.records import Json
 from windrow.registry import name_of
-from windrow.scoring import (
-    answer_scorer,
-    brought_scorers,
-    config_of,
-    grading_of,
-    group_scorers,
-    late_scorers,
-    left_out,
-    named_scorers,
-)
 from windrow.services import Service, addresses, plan_services
 from windrow.store.run_directory import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.mutations import fuzz, mutated_json, mutated_text
-from windrow.grade.readings import exactly, json_object, mark_of, read_mark
+from windrow.grading.judge_replies import exactly, json_object, mark_of, read_mark
 from windrow.tasks.rubrics import JSON, TAGGED, Scale, rubric_of
 
 T = TypeVar("T")

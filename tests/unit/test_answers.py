@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.grade.answers import choice, contains, exact, final_number, number, parse_number, regex
+from windrow.grading.answers import choice, contains, exact, final_number, number, parse_number, regex
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import windrow
 from tests.collecting import answering, collected
 from windrow.config import load_config
 from windrow.errors import MAX_MESSAGE_CHARS, UsageError, error_record
-from windrow.grade.answers import choice, number
+from windrow.grading.answers import choice, number
 from windrow.store.reader import RunReader
 
 

@@ -33,9 +33,9 @@ from windrow.cli.stats import text
 from windrow.collector import run_collection
 from windrow.engine.control import Control
 from windrow.envs.problem import Problem
+from windrow.grading.rescoring.generations import use_generation
 from windrow.identity import rollout_id
 from windrow.records import OPPONENT, RecordedScore, Timing, Usage
-from windrow.rescoring.generations import use_generation
 from windrow.stats.cache import CACHE
 from windrow.stats.metrics import measure, survey, unchanged_metrics, write_metrics
 from windrow.stats.summary import Stats, summarise

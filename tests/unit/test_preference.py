@@ -20,8 +20,8 @@ from tests.serving import ModelServer
 from windrow.config import ScorerConfig
 from windrow.engine.context import GroupScorer
 from windrow.errors import UsageError
-from windrow.grade.pairings import Swiss, chunks
-from windrow.grade.scorers import make_scorer
+from windrow.grading.pairings import Swiss, chunks
+from windrow.grading.scorers import make_scorer
 from windrow.policies.base import Request
 from windrow.records import Grading, RecordedScore, Turn
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from windrow.errors import ScorerError
-from windrow.grade.processes import Processes
+from windrow.grading.verdict_processes import Processes
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

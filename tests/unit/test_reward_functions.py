@@ -17,7 +17,7 @@ from tests.collecting import answering, collected
 from tests.exact import END, ExactPolicy, ids_of
 from tests.judging import by_sample, grade_group, group_of, member
 from tests.worlds import world
-from windrow.grade.functions import FunctionScorer, RewardFunctionScorer, scorer_of
+from windrow.grading.user_functions import FunctionScorer, RewardFunctionScorer, scorer_of
 from windrow.records import Call, Message
 
 # -- the shapes that TRL's documentation shows

@@ -17,7 +17,7 @@ from windrow import Completion
 from windrow.cli.main import main
 from windrow.config import load_config
 from windrow.errors import UsageError
-from windrow.grade.rubric import RubricScorer
+from windrow.grading.rubric import RubricScorer
 from windrow.prepare import Prepared, prepare
 
 pytestmark = pytest.mark.slow

@@ -20,9 +20,9 @@ from tests.wire import WireServer, wire
 from tests.worlds import world
 from windrow import Rollout
 from windrow.errors import UsageError
+from windrow.grading.rescoring import rescore
 from windrow.records import TeacherTokens, Tokens
 from windrow.replay import replay
-from windrow.rescoring import rescore
 from windrow.util.token_contexts import prompt_ids
 
 pytestmark = pytest.mark.slow

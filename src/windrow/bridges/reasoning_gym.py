@@ -24,8 +24,8 @@ from windrow.envs import Episode, ScoreContext
 from windrow.envs.base import Observation
 from windrow.envs.problem import Problem
 from windrow.errors import ScorerError, UsageError
-from windrow.grade.base import BaseScorer
-from windrow.grade.processes import Processes
+from windrow.grading.base import BaseScorer
+from windrow.grading.verdict_processes import Processes
 from windrow.records import Json, RecordedScore, Task
 from windrow.registry import extra_needed
 from windrow.tasks.spool import SpooledRows

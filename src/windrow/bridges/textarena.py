@@ -25,7 +25,7 @@ from windrow.config import nearest
 from windrow.envs.base import Observation, Step
 from windrow.envs.match import Match
 from windrow.errors import EnvError, UsageError
-from windrow.grade.showing import without_thinking
+from windrow.grading.judge_view import without_thinking
 from windrow.records import Json, Message, Task
 from windrow.registry import import_extra
 from windrow.tasks.spool import SpooledRows

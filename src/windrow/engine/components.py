@@ -26,8 +26,8 @@ from windrow.engine.context import AnyScorer, Model, World
 from windrow.envs import BaseEnv, find_env
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
-from windrow.grade.functions import EnvGroupScorer
-from windrow.grade.scorers import make_scorer
+from windrow.grading.scorers import make_scorer
+from windrow.grading.user_functions import EnvGroupScorer
 from windrow.policies import Policy, check_sampling, make_policy
 from windrow.policies.capture import level_of
 from windrow.policies.external import RemotePolicy

@@ -21,7 +21,7 @@ from windrow.config import nearest
 from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import EnvError, ScorerError, WindrowError
-from windrow.grade.base import BaseScorer
+from windrow.grading.base import BaseScorer
 from windrow.records import Json, RecordedScore
 
 STATELESS, UNKNOWN = "stateless", "unknown"

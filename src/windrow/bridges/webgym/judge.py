@@ -21,9 +21,9 @@ from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.envs.web.prompt import page_in
 from windrow.errors import ScorerError
-from windrow.grade.panel import JUDGE, JudgingScorer, read_settings, together
-from windrow.grade.readings import read_mark
-from windrow.grade.showing import framed
+from windrow.grading.judge_panel import JUDGE, JudgingScorer, read_settings, together
+from windrow.grading.judge_replies import read_mark
+from windrow.grading.judge_view import framed
 from windrow.records import Json, Message, RecordedScore, Task
 from windrow.tasks.rubrics import TAGGED, YES_NO
 from windrow.util.blobs import is_blob

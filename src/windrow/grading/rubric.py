@@ -17,9 +17,9 @@ from windrow.config import PolicyConfig
 from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
-from windrow.grade.panel import JudgingScorer, question, read_settings, template_of, together
-from windrow.grade.readings import Mark, exactly, json_object, mark_of, read_mark
-from windrow.grade.showing import Shows, answer_of, as_text, framed, opening_of, reply_of
+from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of, together
+from windrow.grading.judge_replies import Mark, exactly, json_object, mark_of, read_mark
+from windrow.grading.judge_view import Shows, answer_of, as_text, framed, opening_of, reply_of
 from windrow.records import Json, RecordedScore, Task
 from windrow.tasks.rubrics import (
     CUT_OFF,

@@ -13,9 +13,9 @@ import msgspec
 from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
 from windrow.errors import ScorerError
-from windrow.grade.base import BaseScorer
-from windrow.grade.entrants import Entrant, entrants_of
-from windrow.grade.panel import read_settings
+from windrow.grading.base import BaseScorer
+from windrow.grading.group_members import Entrant, entrants_of
+from windrow.grading.judge_panel import read_settings
 from windrow.records import AttemptId, Json, RecordedScore, RolloutGroup
 
 REWARD = "reward"

@@ -17,14 +17,14 @@ from importlib.util import find_spec
 import msgspec
 
 from windrow.errors import ScorerError
-from windrow.grade.answers import Judged, answers_of
-from windrow.grade.processes import Processes
+from windrow.grading.answers import Judged, answers_of
+from windrow.grading.verdict_processes import Processes
 from windrow.records import Json
 from windrow.registry import extra_needed
 
 CPU_S = 5
 
-_workers = Processes("windrow.grade.math_worker", who="scorer 'math'", at_once=os.cpu_count() or 1)
+_workers = Processes("windrow.grading.math_worker", who="scorer 'math'", at_once=os.cpu_count() or 1)
 
 
 class _Verdict(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ from typing import Any
 from windrow.engine.context import AnyScorer, Verdict
 from windrow.envs import BaseEnv, Episode, ScoreContext
 from windrow.errors import ScorerError
-from windrow.grade.base import BaseScorer
-from windrow.grade.entrants import entrants_of
-from windrow.grade.rewards import Logged, arguments, is_reward_function, parameters_of, rewards_of
+from windrow.grading.base import BaseScorer
+from windrow.grading.group_members import entrants_of
+from windrow.grading.reward_functions import Logged, arguments, is_reward_function, parameters_of, rewards_of
 from windrow.identity import source_hash
 from windrow.records import AttemptId, Json, RolloutGroup, Score
 from windrow.registry import name_of

@@ -14,11 +14,11 @@ import msgspec
 from windrow.config import PolicyConfig
 from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
-from windrow.grade.entrants import Entrant, entrants_of, opening_of_all, shown_together
-from windrow.grade.pairings import Pair, Swiss, all_pairs, chunks, ring
-from windrow.grade.panel import JudgingScorer, question, read_settings, template_of, together
-from windrow.grade.readings import number_of, one_of
-from windrow.grade.showing import Section, Shows, as_text, framed
+from windrow.grading.group_members import Entrant, entrants_of, opening_of_all, shown_together
+from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of, together
+from windrow.grading.judge_replies import number_of, one_of
+from windrow.grading.judge_view import Section, Shows, as_text, framed
+from windrow.grading.pairings import Pair, Swiss, all_pairs, chunks, ring
 from windrow.identity import seed_of
 from windrow.records import AttemptId, Json, RecordedScore, RolloutGroup
 from windrow.tasks.rubrics import JSON, check_pattern

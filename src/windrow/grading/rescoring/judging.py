@@ -11,10 +11,10 @@ import msgspec
 from windrow.engine.control import Control
 from windrow.engine.scheduler import first_of
 from windrow.errors import WindrowError
-from windrow.grade.grader import Grader, GradingLog
+from windrow.grading.grader import Grader, GradingLog
+from windrow.grading.rescoring.progress import RescoreProgress
+from windrow.grading.rescoring.selection import Selection
 from windrow.records import Grading, Rollout, RolloutGroup
-from windrow.rescoring.progress import RescoreProgress
-from windrow.rescoring.selection import Selection
 
 AT_A_TIME = 256  # rollouts that are judged side by side, alone or in groups; and gradings that share a write
 AT_FIRST = 2  # workers: one judges while the other one's gradings are written

@@ -18,9 +18,9 @@ from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import first_of
 from windrow.errors import WindrowError
-from windrow.grade.grader import Grader, GradingLog
-from windrow.grade.judges import Judges
-from windrow.groups import Groups
+from windrow.grading.grader import Grader, GradingLog
+from windrow.grading.groups import Groups
+from windrow.grading.judges import Judges
 from windrow.records import Grading, Rollout, RolloutGroup
 from windrow.store.folding import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements

@@ -17,7 +17,7 @@ from windrow.config import PolicyConfig
 from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
-from windrow.grade.panel import JudgingScorer, read_settings
+from windrow.grading.judge_panel import JudgingScorer, read_settings
 from windrow.policies.base import Given
 from windrow.records import Json, TeacherTokens, Tokens, Turn
 from windrow.util.token_contexts import BrokenContext, prompt_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from windrow.grade.showing import Section, Shows, answer_of, opening_of, reply_of
+from windrow.grading.judge_view import Section, Shows, answer_of, opening_of, reply_of
 from windrow.records import AttemptId, Rollout, RolloutGroup
 
 JUDGED = ("completed", "truncated")

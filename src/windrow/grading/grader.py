@@ -17,7 +17,7 @@ from windrow.engine.episode import within
 from windrow.engine.recorder import shown_episode
 from windrow.envs import Episode
 from windrow.errors import ScorerError, error_record
-from windrow.grade.judges import Hearing, Judges
+from windrow.grading.judges import Hearing, Judges
 from windrow.records import AttemptId, ErrorRecord, Grading, Rollout, RolloutGroup
 from windrow.util.cancellation import is_ours
 from windrow.util.freeze import copied, copied_task

@@ -14,7 +14,7 @@ from windrow.engine.components import ENV_SCORER, Made, made_scorer
 from windrow.engine.context import AnyScorer, GroupScorer, Model
 from windrow.envs import BaseEnv, Env
 from windrow.errors import UsageError
-from windrow.grade.functions import scorer_of
+from windrow.grading.user_functions import scorer_of
 from windrow.identity import fingerprint
 from windrow.records import Json
 from windrow.registry import name_of

@@ -14,14 +14,14 @@ from windrow.engine.components import scorer_models
 from windrow.engine.control import Control
 from windrow.engine.stop_conditions import Brakes
 from windrow.errors import UsageError, WindrowError
-from windrow.grade.grader import Grader
-from windrow.grade.judges import Judges
-from windrow.rescoring.judging import Judging
-from windrow.rescoring.progress import RescoreProgress
-from windrow.rescoring.resuming import start
-from windrow.rescoring.scorers import loaded_again, scorers_again
-from windrow.rescoring.selection import Selection, count_slots
-from windrow.scoring import grading_of
+from windrow.grading.grader import Grader
+from windrow.grading.judges import Judges
+from windrow.grading.rescoring.judging import Judging
+from windrow.grading.rescoring.progress import RescoreProgress
+from windrow.grading.rescoring.resume import start
+from windrow.grading.rescoring.scorers import loaded_again, scorers_again
+from windrow.grading.rescoring.selection import Selection, count_slots
+from windrow.grading.run_scorers import grading_of
 from windrow.services.plan import given_addresses
 from windrow.stats.metrics import survey, write_metrics
 from windrow.store.judgements import Judgements

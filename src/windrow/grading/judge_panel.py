@@ -10,7 +10,7 @@ import msgspec
 
 from windrow.config import PolicyConfig, nearest
 from windrow.errors import ScorerError
-from windrow.grade.base import BaseScorer
+from windrow.grading.base import BaseScorer
 from windrow.records import Json
 from windrow.tasks.prompts import PromptTemplate, text_template
 

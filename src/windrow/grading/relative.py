@@ -14,10 +14,10 @@ import msgspec
 from windrow.config import PolicyConfig
 from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
-from windrow.grade.entrants import entrants_of, opening_of_all, shown_together
-from windrow.grade.panel import JudgingScorer, question, read_settings, template_of
-from windrow.grade.readings import Mark, exactly, json_object, mark_of
-from windrow.grade.showing import Shows, as_text, framed
+from windrow.grading.group_members import entrants_of, opening_of_all, shown_together
+from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of
+from windrow.grading.judge_replies import Mark, exactly, json_object, mark_of
+from windrow.grading.judge_view import Shows, as_text, framed
 from windrow.identity import seed_of
 from windrow.records import AttemptId, Json, RecordedScore, RolloutGroup
 from windrow.tasks.rubrics import check_scale

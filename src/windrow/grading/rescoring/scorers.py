@@ -14,8 +14,8 @@ from windrow.engine.context import AnyScorer
 from windrow.envs import Env, find_env
 from windrow.envs.base import BaseEnv
 from windrow.errors import UsageError
-from windrow.grade.functions import scorer_of
-from windrow.scoring import each_once
+from windrow.grading.run_scorers import each_once
+from windrow.grading.user_functions import scorer_of
 from windrow.store.run_directory import Manifest
 
 

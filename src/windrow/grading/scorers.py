@@ -16,10 +16,10 @@ from windrow.config import ScorerConfig, expand, nearest
 from windrow.engine.context import AnyScorer, Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError, UsageError
-from windrow.grade import answers
-from windrow.grade.base import BaseScorer
-from windrow.grade.functions import scorer_of
-from windrow.grade.math import check_installed, math_judge
+from windrow.grading.base import BaseScorer
+from windrow.grading.grading_pass import answers
+from windrow.grading.math import check_installed, math_judge
+from windrow.grading.user_functions import scorer_of
 from windrow.identity import digest
 from windrow.records import Json, RecordedScore
 from windrow.registry import resolve
@@ -36,11 +36,11 @@ BUILT_IN: dict[str, tuple[Judge, tuple[str, ...]]] = {
 }
 # Scorers that are classes, imported when they are named: module:Class(name, weight, settings).
 CLASSES = {
-    "rubric": "windrow.grade.rubric:RubricScorer",
-    "preference": "windrow.grade.preference:PreferenceScorer",
-    "relative": "windrow.grade.relative:RelativeScorer",
-    "best-of-n": "windrow.grade.best:BestOfN",
-    "teacher": "windrow.grade.teacher:TeacherScorer",
+    "rubric": "windrow.grading.rubric:RubricScorer",
+    "preference": "windrow.grading.preference:PreferenceScorer",
+    "relative": "windrow.grading.relative:RelativeScorer",
+    "best-of-n": "windrow.grading.best_of_n:BestOfN",
+    "teacher": "windrow.grading.teacher:TeacherScorer",
 }
 FORMAT_WEIGHT = "format_weight"
 MAX_ANSWER_CHARS = 200

@@ -9,8 +9,8 @@ import msgspec
 
 from windrow.engine.context import AnyScorer
 from windrow.errors import UsageError
+from windrow.grading.rescoring.generations import decode_grading_head, known_generation
 from windrow.records import AttemptId
-from windrow.rescoring.generations import decode_grading_head, known_generation
 from windrow.store.reader import RunReader, segments
 from windrow.store.run_directory import (
     Fingerprint,

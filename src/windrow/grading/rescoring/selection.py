@@ -8,10 +8,10 @@ from itertools import groupby
 import msgspec
 
 from windrow.engine.context import AnyScorer, GroupScorer
-from windrow.groups import least_members
+from windrow.grading.groups import least_members
+from windrow.grading.rescoring.progress import RescoreProgress
+from windrow.grading.rescoring.resume import Done, Start
 from windrow.records import Grading, Rollout, RolloutGroup, decode_rollout
-from windrow.rescoring.progress import RescoreProgress
-from windrow.rescoring.resuming import Done, Start
 from windrow.store.folding import GRADABLE, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.reader import RunReader, segments
 from windrow.store.where import parse_where

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from windrow.grade.showing import without_thinking
+from windrow.grading.judge_view import without_thinking
 from windrow.records import Json
 from windrow.tasks.rubrics import JSON, Scale
 
