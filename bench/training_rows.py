@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from windrow.engine.token_deltas import Continuing
+from windrow.exports.tokens.sequences import training_sequences
 from windrow.records import (
     PolicyRecord,
     Rollout,
@@ -32,7 +33,6 @@ from windrow.records import (
     decode_rollout,
     encode,
 )
-from windrow.tokens.sequences import training_sequences
 
 REPEATS = 5
 SHAPES = {

@@ -17,11 +17,11 @@ from tests.fuzz.mutations import fuzz, mutated_json, taken_or_refused
 from tests.stores import folder_in_memory, make_rollout, write_run
 from windrow import Message
 from windrow.cli.main import main
+from windrow.exports.tokens.drift import drift_of
+from windrow.exports.tokens.sequences import training_sequences
+from windrow.exports.tokens.verify import CHECKS, problems, verify_run
 from windrow.records import Call, Rollout, encode
 from windrow.store.reader import load
-from windrow.tokens.drift import drift_of
-from windrow.tokens.sequences import training_sequences
-from windrow.tokens.verify import CHECKS, problems, verify_run
 
 
 def exact() -> Rollout:

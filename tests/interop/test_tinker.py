@@ -29,8 +29,8 @@ from tests.exporting import sampled
 from tests.stores import folder_in_memory, write_run
 from windrow import Completion, Env, Observation, Request, Score, Step, Tool
 from windrow.bridges.tinker.summaries import STOPS
+from windrow.exports.tokens.arrays import floats_of
 from windrow.records import Call, Rollout, Stop
-from windrow.tokens.arrays import floats_of
 from windrow.util.token_contexts import prompt_ids
 
 OURS = (

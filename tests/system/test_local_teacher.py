@@ -11,13 +11,13 @@ from tests.collecting import single
 from tests.commands import Project
 from windrow.config import LocalConfig
 from windrow.errors import PolicyError
+from windrow.exports.tokens.arrays import floats_of, ids_of
+from windrow.exports.tokens.top import top_of
+from windrow.exports.tokens.verify import problems
 from windrow.policies import Request
 from windrow.policies.base import Given
 from windrow.policies.local import local_policy
 from windrow.policies.models import DEFAULT_MODEL, find_model, pull
-from windrow.tokens.arrays import floats_of, ids_of
-from windrow.tokens.top import top_of
-from windrow.tokens.verify import problems
 from windrow.util.redaction import Redactor
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -15,11 +15,11 @@ from tests.pictures import blobs_of, picture, seen
 from tests.stores import collect, contents, open_run, rows
 from windrow.collector import run_collection
 from windrow.errors import PolicyError, StoreError
+from windrow.exports.tokens.verify import verify_run
 from windrow.policies.base import Request
 from windrow.policies.dialects import DIALECTS
 from windrow.records import Message
 from windrow.store.blobs import BlobStore, read_blob
-from windrow.tokens.verify import verify_run
 from windrow.util.blobs import MemoryBlobs, shown
 
 PICTURED: dict[str, Any] = {"env": "tests.pictures:Pictured", "scorers": ()}

@@ -15,11 +15,11 @@ from tests.stores import make_rollout
 from tests.worlds import played, world
 from windrow import Completion, Message, Rollout
 from windrow.agents import Agent, Session
+from windrow.exports.tokens.drift import drift_of
+from windrow.exports.tokens.forks import Fork, forks
+from windrow.exports.tokens.linking import STRICT, Merging
+from windrow.exports.tokens.sequences import grow, training_sequences
 from windrow.records import Call
-from windrow.tokens.drift import drift_of
-from windrow.tokens.forks import Fork, forks
-from windrow.tokens.linking import STRICT, Merging
-from windrow.tokens.sequences import grow, training_sequences
 
 
 async def episode(

@@ -14,9 +14,9 @@ from tests.exact import ExactPolicy
 from tests.matches import Tagged, echo, seat_of
 from windrow import Request, Rollout, export
 from windrow.errors import InfraError, UsageError
+from windrow.exports.tokens.drift import drift_of
 from windrow.stats.metrics import measure
 from windrow.stats.summary import summarise
-from windrow.tokens.drift import drift_of
 
 pytestmark = pytest.mark.slow
 

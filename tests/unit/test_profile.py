@@ -17,7 +17,7 @@ from tests.stores import FAILED, make_rollout, write_run
 from windrow import Rollout
 from windrow.cli.main import main
 from windrow.errors import UsageError
-from windrow.exports.kept import keep_tasks
+from windrow.exports.task_files import keep_tasks
 from windrow.records import OPPONENT, Usage
 from windrow.stats.medians import PIECE_ROWS, Medians
 from windrow.stats.profile import Range, TaskProfile, profile

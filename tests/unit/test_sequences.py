@@ -19,9 +19,9 @@ from windrow import Completion, Request, Rollout, tool
 from windrow.agents import Agent, Session
 from windrow.engine.token_deltas import Continuing
 from windrow.errors import UsageError
+from windrow.exports.tokens.linking import Merging
+from windrow.exports.tokens.sequences import TrainingSequence, training_sequences
 from windrow.records import Call, Turn
-from windrow.tokens.linking import Merging
-from windrow.tokens.sequences import TrainingSequence, training_sequences
 from windrow.util.token_contexts import BrokenContext, context_ids
 
 pytestmark = pytest.mark.slow

@@ -22,10 +22,10 @@ from tests.wire import WireRequest, http, wire
 from windrow import Completion, Request
 from windrow.cli.main import main
 from windrow.errors import EndpointError, UsageError
+from windrow.exports.tokens.top import top_of
+from windrow.exports.tokens.verify import problems
 from windrow.policies.top_logprobs import Likely, with_top
 from windrow.records import Rollout, Tokens
-from windrow.tokens.top import top_of
-from windrow.tokens.verify import problems
 
 pytestmark = pytest.mark.slow
 

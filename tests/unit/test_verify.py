@@ -14,8 +14,8 @@ from tests.exact import ExactPolicy, make_turn, tokens
 from tests.stores import make_rollout, write_lines, write_run
 from tests.worlds import played, world
 from windrow.cli.main import main
+from windrow.exports.tokens.verify import CHECKS, problems, verify_run
 from windrow.records import Rollout, Tokens, Turn, Usage
-from windrow.tokens.verify import CHECKS, problems, verify_run
 
 GOOD = tokens([1, 2], [3])
 

@@ -8,8 +8,8 @@ from tests.exact import END, ExactPolicy, ids_of, make_turn, tokens
 from tests.stores import make_rollout
 from tests.worlds import played, world
 from windrow import Completion, Request, RolloutGroup, tool
+from windrow.exports.tokens.views import GroupView, RolloutView
 from windrow.records import Call, ToolCall, ToolUse
-from windrow.tokens.views import GroupView, RolloutView
 
 
 def look(at: str) -> str:

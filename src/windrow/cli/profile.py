@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.cli.text import parse_reward, shorten
 from windrow.errors import UsageError
-from windrow.exports.kept import Kept, keep_tasks
+from windrow.exports.task_files import Kept, keep_tasks
 from windrow.stats.profile import LEARNABLE, Bin, Profile, Range, Shape, TaskProfile, parse_range, profile
 from windrow.stats.tally import PASS_REWARD
 

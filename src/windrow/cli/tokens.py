@@ -11,13 +11,13 @@ import msgspec
 
 from windrow.cli.text import counts_text
 from windrow.errors import UsageError
+from windrow.exports.tokens.drift import Drift, Reading
+from windrow.exports.tokens.forks import REASONS, Fork, forks
+from windrow.exports.tokens.linking import Merging
+from windrow.exports.tokens.sequences import Forest, TrainingSequence, planted
+from windrow.exports.tokens.text import Decode, as_ids, read_tokenizer
 from windrow.records import Rollout, TurnRole
 from windrow.store.reader import load
-from windrow.tokens.drift import Drift, Reading
-from windrow.tokens.forks import REASONS, Fork, forks
-from windrow.tokens.linking import Merging
-from windrow.tokens.sequences import Forest, TrainingSequence, planted
-from windrow.tokens.text import Decode, as_ids, read_tokenizer
 
 SHOWN_IDS = 8  # of a long piece without a tokenizer: at its beginning and at its end
 

@@ -6,7 +6,7 @@ import argparse
 
 import msgspec
 
-from windrow.tokens.verify import Verdict, verify_run
+from windrow.exports.tokens.verify import Verdict, verify_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from windrow.exports.base import Invalid
+from windrow.exports.tokens.linking import STRICT, Merging
+from windrow.exports.tokens.sequences import TrainingSequence, training_sequences
+from windrow.exports.tokens.verify import CHECKS, problems
 from windrow.records import Rollout
-from windrow.tokens.linking import STRICT, Merging
-from windrow.tokens.sequences import TrainingSequence, training_sequences
-from windrow.tokens.verify import CHECKS, problems
 
 
 def verified_sequences(

@@ -137,7 +137,7 @@ def _top(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
     """The likeliest tokens, a list a sequence of a list a place; nothing where no turn has them."""
     if not any(turn.tokens is not None and turn.tokens.top is not None for turn in rollout.turns):
         return {}
-    from windrow.tokens.top import laid_out
+    from windrow.exports.tokens.top import laid_out
 
     found = [laid_out(rollout.turns, sequence) for sequence in sequences]
     return dict.fromkeys(TOP, found) if any(len(laid.ids) for laid in found) else {}
@@ -147,7 +147,7 @@ def _teacher(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
     """What a teacher gives the same ids, where it has scored all that is trained."""
     if not any(turn.tokens is not None and turn.tokens.teacher is not None for turn in rollout.turns):
         return {}
-    from windrow.tokens.teacher import teacher_logprobs
+    from windrow.exports.tokens.teacher import teacher_logprobs
 
     found = [teacher_logprobs(rollout.turns, sequence) for sequence in sequences]
     return {} if any(one is None for one in found) else {"teacher_logprobs": found}

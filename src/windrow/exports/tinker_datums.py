@@ -9,9 +9,9 @@ import numpy as np
 from windrow.bridges.tinker.datums import datum_row
 from windrow.bridges.tinker.summaries import Form, is_masked, places
 from windrow.exports.exact import verified_sequences
+from windrow.exports.tokens.sequences import TrainingSequence
+from windrow.exports.tokens.teacher import teacher_logprobs
 from windrow.records import Json, Rollout
-from windrow.tokens.sequences import TrainingSequence
-from windrow.tokens.teacher import teacher_logprobs
 
 
 def datums_of(rollout: Rollout, advantage: float, form: Form, notes: Counter[str]) -> list[dict[str, Json]]:

@@ -13,10 +13,10 @@ from windrow.exports.advantages import ADVANTAGES, ALL_THE_SAME
 from windrow.exports.base import Example, Exporter, Unfit
 from windrow.exports.exact import verified_sequences
 from windrow.exports.selection import NOT_GRADED
+from windrow.exports.tokens.linking import Merging
+from windrow.exports.tokens.sequences import TrainingSequence
+from windrow.exports.tokens.teacher import teacher_logprobs
 from windrow.records import Json, Rollout
-from windrow.tokens.linking import Merging
-from windrow.tokens.sequences import TrainingSequence
-from windrow.tokens.teacher import teacher_logprobs
 
 
 class Trl(Exporter):

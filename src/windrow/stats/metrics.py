@@ -18,14 +18,14 @@ from windrow.envs import BaseEnv
 from windrow.errors import StoreError
 from windrow.records import Grade, Owner, Status, Stop, encode
 from windrow.stats.cache import States, log_states, read_cache, settings_of, write_cache
+from windrow.stats.env_aggregates import Hooks, has_hook
 from windrow.stats.estimate import clustered_mean, pass_table
-from windrow.stats.hooks import Hooks, has_hook
 from windrow.stats.lines import Found, Line, final_lines
 from windrow.stats.schema import METRICS, AgentEntry, AgentMetrics, Coverage, Metrics, Rates, RunName, Stamp
 from windrow.stats.spread import Values, finite
 from windrow.stats.summary import Stats, stats_of, totals_of
 from windrow.stats.tally import PASS_REWARD, Tallies, Tally, counted_rewards
-from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
+from windrow.stats.task_table import GroupMetrics, TaskTable, decode_named
 from windrow.store.reader import RunReader
 from windrow.util.disk import Disk
 

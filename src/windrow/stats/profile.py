@@ -20,7 +20,7 @@ from windrow.errors import UsageError
 from windrow.stats.clusters import Clusters, Groups, Rows, Variety
 from windrow.stats.lines import Found, final_lines
 from windrow.stats.tally import PASS_REWARD, counted_rewards
-from windrow.stats.tasktable import GroupMetrics, TaskTable, decode_named
+from windrow.stats.task_table import GroupMetrics, TaskTable, decode_named
 from windrow.store.reader import RunReader
 from windrow.store.run_directory import TASKS
 from windrow.store.task_file import count_tasks

@@ -9,7 +9,7 @@ from windrow.stats.clusters import Groups
 from windrow.stats.estimate import Mean
 from windrow.stats.majority import Majority
 from windrow.stats.spread import Spread
-from windrow.stats.tasktable import GroupMetrics
+from windrow.stats.task_table import GroupMetrics
 
 METRICS = "metrics.json"
 SCHEMA = 1

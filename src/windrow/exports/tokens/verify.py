@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 
 from windrow.errors import StoreError
+from windrow.exports.tokens.arrays import floats_of, ids_of
+from windrow.exports.tokens.linking import STRICT, Merging
+from windrow.exports.tokens.sequences import TrainingSequence, training_sequences
+from windrow.exports.tokens.top import top_of
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.blobs import FOLDER, read_blob
 from windrow.store.reader import RunReader
 from windrow.store.run_directory import TASKS
 from windrow.store.task_file import read_tasks
-from windrow.tokens.arrays import floats_of, ids_of
-from windrow.tokens.linking import STRICT, Merging
-from windrow.tokens.sequences import TrainingSequence, training_sequences
-from windrow.tokens.top import top_of
 from windrow.util.blobs import blobs_in
 from windrow.util.hash_index import Repeats
 from windrow.util.token_contexts import ID_BYTES, BrokenContext, context_ids

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from windrow.exports.tokens.arrays import Floats, Ids, floats_of, ids_of
+from windrow.exports.tokens.sequences import TrainingSequence
 from windrow.records import Json, Tokens, Turn
-from windrow.tokens.arrays import Floats, Ids, floats_of, ids_of
-from windrow.tokens.sequences import TrainingSequence
 from windrow.util.token_contexts import BrokenContext
 
 IdRows: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.int32]]"

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from windrow.exports.tokens.tree import Node, PrefixTree, ancestors, ids_between
 from windrow.records import TurnRole
-from windrow.tokens.tree import Node, PrefixTree, ancestors, ids_between
 
 MOST_SEAM = 4  # tokens at the end of a reply that a tolerant merge may find otherwise in the next prompt
 

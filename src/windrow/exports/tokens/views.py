@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from windrow.exports.tokens.arrays import Floats, Ids, Mask
+from windrow.exports.tokens.linking import STRICT, Merging
+from windrow.exports.tokens.sequences import TrainingSequence, training_sequences
 from windrow.records import Rollout, RolloutGroup
-from windrow.tokens.arrays import Floats, Ids, Mask
-from windrow.tokens.linking import STRICT, Merging
-from windrow.tokens.sequences import TrainingSequence, training_sequences
 
 
 class RolloutView:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from windrow.exports.tokens.arrays import Ids, ids_of, shared_length
 from windrow.records import Tokens, Turn
-from windrow.tokens.arrays import Ids, ids_of, shared_length
 from windrow.util.token_contexts import BrokenContext
 
 

@@ -11,11 +11,11 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
+from windrow.exports.tokens.arrays import Ids
+from windrow.exports.tokens.linking import MOST_SEAM
+from windrow.exports.tokens.sequences import Forest
+from windrow.exports.tokens.tree import Node, ids_between
 from windrow.records import Rollout, Turn
-from windrow.tokens.arrays import Ids
-from windrow.tokens.linking import MOST_SEAM
-from windrow.tokens.sequences import Forest
-from windrow.tokens.tree import Node, ids_between
 
 Why = Literal["window", "history", "reasoning", "seam", "truncated", "retokenised", "calls", "rewritten"]
 REASONS: dict[Why, str] = {

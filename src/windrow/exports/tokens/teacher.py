@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from windrow.exports.tokens.arrays import Floats, floats_of
+from windrow.exports.tokens.sequences import TrainingSequence
 from windrow.records import Turn
-from windrow.tokens.arrays import Floats, floats_of
-from windrow.tokens.sequences import TrainingSequence
 
 
 def teacher_logprobs(turns: Sequence[Turn], sequence: TrainingSequence) -> Floats | None:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from windrow.exports.tokens.forks import Fork, forks
+from windrow.exports.tokens.linking import STRICT, Merging
+from windrow.exports.tokens.sequences import Forest, TrainingSequence, planted
+from windrow.exports.tokens.tree import Node, ancestors
 from windrow.records import Rollout
-from windrow.tokens.forks import Fork, forks
-from windrow.tokens.linking import STRICT, Merging
-from windrow.tokens.sequences import Forest, TrainingSequence, planted
-from windrow.tokens.tree import Node, ancestors
 from windrow.util.token_contexts import ID_BYTES, BrokenContext
 
 MOST_EXAMPLES = 10

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from windrow.errors import UsageError
+from windrow.exports.tokens.arrays import Floats, Ids, Mask, floats_of
+from windrow.exports.tokens.linking import STRICT, Link, Merging, links
+from windrow.exports.tokens.tree import PrefixTree, ids_between
 from windrow.records import Rollout, Status, Stop, Turn
-from windrow.tokens.arrays import Floats, Ids, Mask, floats_of
-from windrow.tokens.linking import STRICT, Link, Merging, links
-from windrow.tokens.tree import PrefixTree, ids_between
 from windrow.util.token_contexts import BrokenContext
 
 
