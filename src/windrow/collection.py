@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from windrow.agreement import agree, changed_code, redo_under_way, refuse_sharing, with_rank
-from windrow.cluster.workers import Workers, shares_of
 from windrow.delivery import Committed, Delivery, Listeners
 from windrow.engine.adaptive_limit import Pace
 from windrow.engine.commit_queue import Finished, OnDurable
@@ -48,6 +47,7 @@ from windrow.tasks.sharding import Part
 from windrow.util.descriptors import make_room
 from windrow.util.disk import Disk
 from windrow.util.guard import watch_with
+from windrow.workers.pool import Workers, shares_of
 
 BAD_LINES_TOLD = 10
 

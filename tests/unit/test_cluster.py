@@ -20,7 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving import write_jsonl
-from windrow.cluster.messages import (
+from windrow.collection import Collection, open_collection
+from windrow.config import PolicyConfig, RunConfig, load_config
+from windrow.engine.components import Parts, Recipe
+from windrow.errors import UsageError
+from windrow.prepare import prepare
+from windrow.store import locks
+from windrow.store.lock import Lock
+from windrow.store.run_directory import RunDirectory
+from windrow.tasks.plan import MAX_DATA_BYTES
+from windrow.workers.messages import (
     Attempt,
     Channel,
     Durable,
@@ -32,17 +41,8 @@ from windrow.cluster.messages import (
     Start,
     open_channel,
 )
-from windrow.cluster.process import BEGIN
-from windrow.cluster.workers import divided, shares_of
-from windrow.collection import Collection, open_collection
-from windrow.config import PolicyConfig, RunConfig, load_config
-from windrow.engine.components import Parts, Recipe
-from windrow.errors import UsageError
-from windrow.prepare import prepare
-from windrow.store import locks
-from windrow.store.lock import Lock
-from windrow.store.run_directory import RunDirectory
-from windrow.tasks.plan import MAX_DATA_BYTES
+from windrow.workers.pool import divided, shares_of
+from windrow.workers.process import BEGIN
 
 HOLD = """
 import sys

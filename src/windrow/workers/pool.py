@@ -14,8 +14,6 @@ from pathlib import Path
 import msgspec
 
 from windrow import errors
-from windrow.cluster.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
-from windrow.cluster.process import WorkerProcess
 from windrow.engine.commit_queue import Deliver, Deliveries, Finished, OnDurable
 from windrow.engine.components import Recipe
 from windrow.engine.control import Control
@@ -25,6 +23,8 @@ from windrow.engine.scheduler import COMMITS_WAITING, first_of
 from windrow.engine.slot_queue import Waiting
 from windrow.errors import WindrowError
 from windrow.tasks.plan import Slot
+from windrow.workers.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
+from windrow.workers.process import WorkerProcess
 
 
 class Workers:

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from windrow.cluster.messages import Cancel, Channel, Finish, Report, Run, Start, open_channel
 from windrow.tasks.plan import Slot
+from windrow.workers.messages import Cancel, Channel, Finish, Report, Run, Start, open_channel
 
 AHEAD = 8  # at least one in so many of a worker's episodes is leased ahead, so that it does not wait
 LEAVE_S = 5.0  # for a worker that is done
 # What is importable here is importable there. Not by PYTHONPATH: what an environment starts would inherit that.
-BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from windrow.cluster.worker import main; main()"
+BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from windrow.workers.worker import main; main()"
 
 
 class WorkerProcess:

@@ -17,21 +17,6 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.cluster.messages import (
-    Attempt,
-    Cancel,
-    Channel,
-    Durable,
-    Ended,
-    Failed,
-    Order,
-    Ready,
-    Run,
-    SeatOutcome,
-    Start,
-    Warned,
-    open_channel,
-)
 from windrow.engine.adaptive_limit import Pace
 from windrow.engine.commit_queue import Finished, is_pending
 from windrow.engine.components import world_of
@@ -48,6 +33,21 @@ from windrow.util.descriptors import make_room
 from windrow.util.event_loop import run_loop
 from windrow.util.guard import watch_with
 from windrow.util.redaction import Redactor
+from windrow.workers.messages import (
+    Attempt,
+    Cancel,
+    Channel,
+    Durable,
+    Ended,
+    Failed,
+    Order,
+    Ready,
+    Run,
+    SeatOutcome,
+    Start,
+    Warned,
+    open_channel,
+)
 
 PR_SET_PDEATHSIG = 1
 
