@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 import windrow
-from windrow.collection import Collection, open_collection
+from windrow.collecting.collection import Collection, open_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
-from windrow.prepare import prepare
 from windrow.records import Rollout, encode
 from windrow.tasks.plan import Slot
 

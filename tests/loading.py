@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from windrow.collecting.resolve import Prepared, prepare
 from windrow.config import load_config
 from windrow.engine.components import Parts
 from windrow.errors import UsageError
 from windrow.policies import Policy
-from windrow.prepare import Prepared, prepare
 from windrow.records import Task
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from tests.disks import QuickDisk
-from windrow.collection import Collection, Summary, open_collection
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
+from windrow.collecting.collection import Collection, Summary, open_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.engine.components import Parts
 from windrow.engine.control import Control
 from windrow.identity import digest, rollout_id, seed_of
 from windrow.policies.base import Request
 from windrow.policies.scripted import CallablePolicy
-from windrow.prepare import prepare
 from windrow.records import (
     ErrorRecord,
     Grading,

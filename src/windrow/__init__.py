@@ -34,12 +34,12 @@ _HOMES = {
     "Tool": "windrow.tools",
     "ToolStop": "windrow.tools",
     "WindrowError": "windrow.errors",
-    "collect": "windrow.collector",
+    "collect": "windrow.collecting.api",
     "export": "windrow.exports.run",
     "load": "windrow.store.reader",
     "merge": "windrow.store.merging",
     "rescore": "windrow.grading.rescoring",
-    "run_examples": "windrow.collector",
+    "run_examples": "windrow.collecting.api",
     "tool": "windrow.tools",
 }
 
@@ -47,8 +47,8 @@ __all__ = [*_HOMES]
 
 if TYPE_CHECKING:
     from windrow.agents import Agent as Agent
-    from windrow.collector import collect as collect
-    from windrow.collector import run_examples as run_examples
+    from windrow.collecting.api import collect as collect
+    from windrow.collecting.api import run_examples as run_examples
     from windrow.envs import Env as Env
     from windrow.envs import Match as Match
     from windrow.envs import Observation as Observation

@@ -19,7 +19,7 @@ from tests.commands import Outcome, Project
 from tests.disks import FullDisk, SickDisk
 from tests.faults.conftest import Bench, Door
 from tests.stores import attempts, collect, contents, open_run
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
 from windrow.errors import StoreError
 
 LONG = "42 " + "x" * 4000

@@ -17,11 +17,11 @@ from tests.collecting import answering
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_refused
 from tests.nemofiles import half_finished, inputs, write
 from tests.stores import folder_in_memory
+from windrow.collecting.importing import Imported, import_run, written_by_nemo_gym
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.engine.components import Parts
 from windrow.errors import ExportError
-from windrow.importing import Imported, import_run, written_by_nemo_gym
-from windrow.prepare import prepare
 from windrow.util.event_loop import run_loop
 
 DONE, FAILED = half_finished()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, mutated_text, taken_or_refused
 from tests.loading import prepared
 from tests.stores import folder_in_memory
-from windrow.prepare import Prepared
+from windrow.collecting.resolve import Prepared
 
 ROWS = [
     {"id": "a", "prompt": "2 + 2?", "answer": "4", "tags": ["x"], "data": {"n": [1, 2.5, None]}},

@@ -13,7 +13,7 @@ import pytest
 from tests.disks import FullDisk
 from tests.pictures import blobs_of, picture, seen
 from tests.stores import collect, contents, open_run, rows
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
 from windrow.errors import PolicyError, StoreError
 from windrow.exports.tokens.verify import verify_run
 from windrow.policies.base import Request

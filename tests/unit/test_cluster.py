@@ -20,11 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving import write_jsonl
-from windrow.collection import Collection, open_collection
+from windrow.collecting.collection import Collection, open_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import PolicyConfig, RunConfig, load_config
 from windrow.engine.components import Parts, Recipe
 from windrow.errors import UsageError
-from windrow.prepare import prepare
 from windrow.store import locks
 from windrow.store.lock import Lock
 from windrow.store.run_directory import RunDirectory

@@ -13,8 +13,8 @@ from tests.collecting import answering, collected
 from tests.loading import prepared, refusal
 from tests.serving import write_jsonl
 from tests.webgym import row
+from windrow.collecting.resolve import Prepared
 from windrow.errors import UsageError
-from windrow.prepare import Prepared
 from windrow.store.merging import merge
 from windrow.tasks.sampling import draw_uniform, ranking
 from windrow.tasks.sharding import shares

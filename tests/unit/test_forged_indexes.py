@@ -12,12 +12,12 @@ import pytest
 
 from tests.serving import write_jsonl
 from tests.stores import collect, open_run, rows
-from windrow.collection import open_collection
+from windrow.collecting.collection import open_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.engine.components import Parts
 from windrow.errors import StoreError
 from windrow.policies import Policy
-from windrow.prepare import prepare
 from windrow.store import scan_index
 from windrow.store.index_files import FOLDER, read_derived
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import windrow
 from tests.named import Loud
 from tests.serving import write_jsonl
-from windrow.collection import open_collection
+from windrow.collecting.collection import open_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.identity import canonical, digest, episode_id, fingerprint, group_id, rollout_id, seed_of
-from windrow.prepare import prepare
 
 ROWS = [{"prompt": f"question {n}", "answer": str(n)} for n in range(4)]
 BASE = {"model": "m", "base_url": "http://127.0.0.1:1/v1"}

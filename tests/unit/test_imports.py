@@ -114,7 +114,7 @@ def test_the_list_of_commands_is_printed_without_loading_any_of_them() -> None:
 
 def test_the_numbers_of_a_run_are_read_without_what_collects_them(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [make_rollout("a")])
-    parts = ["windrow.engine", "windrow.envs", "windrow.policies", "windrow.collection"]
+    parts = ["windrow.engine", "windrow.envs", "windrow.policies", "windrow.collecting.collection"]
     for command in ("stats", "show"):
         loaded = loaded_after(f"from windrow.cli.main import main\nmain([{command!r}, {str(run)!r}])", parts)
         assert loaded == []

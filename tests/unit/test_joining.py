@@ -13,10 +13,10 @@ import pytest
 from tests.stores import collect, contents, echo, folder_in_memory, open_run, rows
 from tests.tracking import FakeWandb
 from windrow.cli.main import main
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
+from windrow.collecting.rank_merge import Others
 from windrow.engine.control import Control
 from windrow.errors import PolicyError
-from windrow.joining import Others
 from windrow.policies.base import Request
 from windrow.store.merging import merge
 

@@ -11,8 +11,8 @@ import windrow
 from tests.matches import Tagged, echo, match, seat_of
 from windrow import Completion, Request, Rollout, Step
 from windrow.cli.main import main
+from windrow.collecting.replay import Replay, replay
 from windrow.errors import InfraError, UsageError
-from windrow.replay import Replay, replay
 
 ROBOT = '{"1": {"model": "scripted:tests.matches:echo"}}'
 

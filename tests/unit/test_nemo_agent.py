@@ -33,11 +33,11 @@ from tests.nemoserver import (
 )
 from windrow import Rollout
 from windrow.cli.main import main
+from windrow.collecting.replay import replay
 from windrow.errors import EndpointError, UsageError
 from windrow.exports.tokens.sequences import training_sequences
 from windrow.exports.tokens.verify import problems
 from windrow.records import ErrorRecord
-from windrow.replay import replay
 from windrow.util.token_contexts import prompt_ids
 
 pytestmark = pytest.mark.slow

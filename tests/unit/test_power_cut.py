@@ -19,7 +19,7 @@ import pytest
 from tests import matches, pictures
 from tests.disks import CrashDisk
 from tests.stores import attempts, collect, contents, folder_in_memory, judge, lasting, open_run, rows
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
 from windrow.errors import InfraError, StoreError
 from windrow.policies.base import Request
 from windrow.records import Rollout

@@ -18,11 +18,11 @@ from tests.disks import CountingDisk, FullDisk, QuickDisk
 from tests.serving import write_jsonl
 from tests.stores import collect, make_rollout, open_run, rows
 from windrow import Request
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import MAX_BACKOFF_S, pause_s
-from windrow.prepare import prepare
 from windrow.store.blobs import BlobStore
 from windrow.store.log import Log
 from windrow.store.run_directory import RolloutSink, read_manifest

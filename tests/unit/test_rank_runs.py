@@ -22,13 +22,13 @@ from tests.serving import ModelServer
 from tests.stores import collect, contents, echo, folder_in_memory, open_run, rows
 from windrow import RolloutGroup
 from windrow.cli.main import main
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
+from windrow.collecting.ranks import launched, rank_of
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.engine.control import Control
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import Request
-from windrow.prepare import prepare
-from windrow.ranking import launched, rank_of
 from windrow.store.reader import load, segments
 from windrow.store.run_directory import read_manifest
 

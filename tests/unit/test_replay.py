@@ -11,9 +11,9 @@ import windrow
 from tests.collecting import answering, collected
 from windrow import Completion, Env, Observation, Request, Score, Step, Tool
 from windrow.cli.main import main
+from windrow.collecting.replay import Replay, find_rollout, replay
 from windrow.errors import InfraError
 from windrow.records import Call
-from windrow.replay import Replay, find_rollout, replay
 
 HERE = "tests.unit.test_replay"
 

@@ -15,10 +15,10 @@ from tests.serving import ModelServer, write_jsonl
 from tests.worlds import world
 from windrow import Completion
 from windrow.cli.main import main
+from windrow.collecting.resolve import Prepared, prepare
 from windrow.config import load_config
 from windrow.errors import UsageError
 from windrow.grading.rubric import RubricScorer
-from windrow.prepare import Prepared, prepare
 
 pytestmark = pytest.mark.slow
 

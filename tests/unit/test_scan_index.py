@@ -13,12 +13,12 @@ import pytest
 
 from tests.loading import refusal
 from tests.serving import write_jsonl
-from windrow.collection import open_collection
+from windrow.collecting.collection import open_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.engine.components import Parts
 from windrow.envs.problem import Problem
 from windrow.policies import Policy
-from windrow.prepare import prepare
 from windrow.store import scan_index
 
 pytestmark = pytest.mark.usefixtures("indexed")
@@ -55,7 +55,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(rows.name)
         return whole_scan(rows, **options)
 
-    from windrow import intake
+    from windrow.collecting import rows as intake
 
     whole_scan = intake.scan
     monkeypatch.setattr(intake, "scan", scan)

@@ -16,9 +16,9 @@ from tests.collecting import answering, collected, lines
 from tests.serving import write_jsonl
 from tests.worlds import returning, world
 from windrow import Rollout, Score, Task
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.errors import UsageError
-from windrow.prepare import prepare
 
 NUMBERS = [{"prompt": "2 + 2?", "answer": "4"}, {"prompt": "half of 1?", "answer": 0.5}]
 WORDS = [{"prompt": "capital?", "answer": "Paris"}, {"prompt": "2 + 2?", "answer": "4"}]

@@ -10,10 +10,10 @@ import pytest
 
 from tests.serving import write_jsonl
 from windrow.cli.figures import Speed, frame
+from windrow.collecting.resolve import Prepared, prepare
 from windrow.config import expand, load_config, services_at
 from windrow.engine.progress import Progress
 from windrow.errors import UsageError
-from windrow.prepare import Prepared, prepare
 from windrow.services import addresses, plan_services
 from windrow.services.ports import LOWEST, free_port, is_free
 from windrow.util.redaction import Redactor

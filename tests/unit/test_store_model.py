@@ -25,8 +25,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.disks import CrashDisk
 from tests.store_model import REDOS, Call, Key, Line, Model, Redo, Verdict
 from tests.stores import folder_in_memory, open_run
-from windrow.collection import Collection, Summary
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
+from windrow.collecting.collection import Collection, Summary
 from windrow.errors import StoreError
 from windrow.store.reader import load
 

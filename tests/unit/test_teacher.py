@@ -19,10 +19,10 @@ from tests.tokenserver import TokenServer, given_logprob
 from tests.wire import WireServer, wire
 from tests.worlds import world
 from windrow import Rollout
+from windrow.collecting.replay import replay
 from windrow.errors import UsageError
 from windrow.grading.rescoring import rescore
 from windrow.records import TeacherTokens, Tokens
-from windrow.replay import replay
 from windrow.util.token_contexts import prompt_ids
 
 pytestmark = pytest.mark.slow

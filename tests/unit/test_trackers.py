@@ -18,7 +18,7 @@ from tests.collecting import answering, collected
 from tests.stores import collect, make_rollout, open_run, write_run
 from tests.tracking import FakeRun, FakeWandb
 from windrow.cli.main import main
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
 from windrow.engine.control import Control
 from windrow.records import RecordedScore
 from windrow.stats.metrics import measure

@@ -15,10 +15,10 @@ import windrow
 from tests.web.playing import called, pages, results, visited
 from tests.web.sites import LIARS, Sites
 from windrow import Completion, Observation, Request, Rollout
+from windrow.collecting.replay import replay
 from windrow.envs.web.env import WebEnv
 from windrow.envs.web.page_rewards import PageReward, Paid
 from windrow.records import encode
-from windrow.replay import replay
 
 pytestmark = pytest.mark.slow
 

@@ -15,15 +15,15 @@ from windrow.cli.progress import Display
 from windrow.cli.report import closing, opening
 from windrow.cli.signals import Signals
 from windrow.cli.tracking import add_track_arguments
-from windrow.collection import Collection, Summary, open_collection
-from windrow.collector import run_collection
+from windrow.collecting.api import run_collection
+from windrow.collecting.collection import Collection, Summary, open_collection
+from windrow.collecting.ranks import is_unasked, launched
+from windrow.collecting.resolve import Prepared, prepare
 from windrow.config import OPTIONS, load_config
 from windrow.engine.control import Control
 from windrow.envs import Env
 from windrow.errors import UsageError
 from windrow.identity import episode_id
-from windrow.prepare import Prepared, prepare
-from windrow.ranking import is_unasked, launched
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.row_problems import list_problems
 from windrow.trackers.names import trackers_of
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         loaded = load_config(arguments.config, options, arguments.set)
         prepared = prepare(launched(loaded, os.environ))
         if arguments.merge is not None:
-            from windrow.joining import refuse_merge
+            from windrow.collecting.rank_merge import refuse_merge
 
             refuse_merge(prepared, Path(arguments.merge))
         for note in prepared.notes:
@@ -138,7 +138,7 @@ def _merges(collection: Collection, arguments: argparse.Namespace) -> bool:
 def _merge(collection: Collection, control: Control, display: Display, arguments: argparse.Namespace) -> bool:
     """Make one run of all that the ranks have collected; whether nothing is missing in it."""
     from windrow.cli.merge import merged_text  # few calls merge: the others do not load what it needs
-    from windrow.joining import Others
+    from windrow.collecting.rank_merge import Others
 
     if control.stopping:
         display.note(f"not merged into {arguments.merge}, since the run was stopped")
@@ -174,7 +174,7 @@ async def _collect(
             merged_later=_merges(collection, arguments),
         )
         if _merges(collection, arguments):
-            from windrow.joining import Others
+            from windrow.collecting.rank_merge import Others
 
             deadline_s = MERGE_DEADLINE_S if arguments.merge_deadline is None else arguments.merge_deadline
             await Others(collection).done(control, deadline_s, display.status)

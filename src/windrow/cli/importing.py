@@ -9,9 +9,9 @@ import argparse
 import sys
 
 from windrow.cli.flags import add_options
+from windrow.collecting.importing import Imported, Written, import_run, written_by_nemo_gym
+from windrow.collecting.resolve import prepare
 from windrow.config import OPTIONS, load_config
-from windrow.importing import Imported, Written, import_run, written_by_nemo_gym
-from windrow.prepare import prepare
 from windrow.tasks.row_problems import list_problems
 from windrow.util.event_loop import run_loop
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from windrow.cli.figures import Frame, Speed, frame, percent, work_frame
 from windrow.cli.streams import JsonLines, descriptor
-from windrow.collection import Collection
+from windrow.collecting.collection import Collection
 from windrow.engine.progress import Progress
 from windrow.records import Rollout, encode
 

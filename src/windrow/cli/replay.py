@@ -9,8 +9,8 @@ import argparse
 import asyncio
 
 from windrow.cli.text import shorten
+from windrow.collecting.replay import find_rollout, replay
 from windrow.records import Json, encode
-from windrow.replay import find_rollout, replay
 
 SHOWN = 20
 

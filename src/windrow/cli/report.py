@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windrow.cli.text import mean_text, shorten
-from windrow.collection import Collection, Summary
+from windrow.collecting.collection import Collection, Summary
 from windrow.engine.control import Control
 from windrow.stats.metrics import METRICS, AgentEntry
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.engine.components import Parts
 from windrow.policies import Policy
 from windrow.policies.base import ANY_SAMPLING
-from windrow.prepare import prepare
 from windrow.tasks.loaders import FORMS
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.row_problems import list_problems

@@ -1,7 +1,7 @@
 """The index of a source: what a pass over its rows has found out, so that rows that have not changed are not read again.
 
 It is kept under a digest of all that the pass went by: the bytes of the rows, the settings that they are mapped and checked
-by (`intake.py`). It is believed for the same digest, and for nothing else: no time, name or size of a file counts.
+by (`collecting/rows.py`). It is believed for the same digest, and for nothing else: no time, name or size of a file counts.
 """
 
 from __future__ import annotations

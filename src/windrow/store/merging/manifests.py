@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.agreement import difference
+from windrow.collecting.compatibility import difference
 from windrow.errors import UsageError
 from windrow.identity import canonical
 from windrow.records import Json

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from windrow.agents import find_agent
+from windrow.collecting.resolve import Prepared, prepare
 from windrow.config import (
     AgentConfig,
     BlocklistConfig,
@@ -33,7 +34,6 @@ from windrow.errors import ContextOverflow, PolicyError, UsageError
 from windrow.policies import Completion, Policy, Request
 from windrow.policies.base import ANY_SAMPLING
 from windrow.policies.external import REMOTE
-from windrow.prepare import Prepared, prepare
 from windrow.records import Grading, Json, Message, Rollout, Turn
 from windrow.store.reader import RunReader, load
 from windrow.store.run_directory import MANIFEST, Fingerprint, Manifest

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from windrow.agreement import agree, changed_code, redo_under_way, refuse_sharing, with_rank
-from windrow.delivery import Committed, Delivery, Listeners
+from windrow.collecting.compatibility import agree, changed_code, redo_under_way, refuse_sharing, with_rank
+from windrow.collecting.delivery import Committed, Delivery, Listeners
+from windrow.collecting.resolve import Prepared
 from windrow.engine.adaptive_limit import Pace
 from windrow.engine.commit_queue import Finished, OnDurable
 from windrow.engine.context import GroupScorer, Sink
@@ -25,7 +26,6 @@ from windrow.engine.stop_conditions import Brakes
 from windrow.errors import StoreError, WindrowError
 from windrow.grading.grading_pass import GradingStage, Grouped, Progressed
 from windrow.grading.groups import Groups
-from windrow.prepare import Prepared
 from windrow.records import Rollout
 from windrow.registry import name_of
 from windrow.services import serving

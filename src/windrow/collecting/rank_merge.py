@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.agreement import agreed_manifest
-from windrow.collection import Collection
+from windrow.collecting.collection import Collection
+from windrow.collecting.compatibility import agreed_manifest
+from windrow.collecting.resolve import Prepared
 from windrow.engine.control import Control
 from windrow.errors import UsageError, WindrowError
-from windrow.prepare import Prepared
 from windrow.store.lock import holder_of
 from windrow.store.locks import RANK
 from windrow.store.merging import Merged, merge

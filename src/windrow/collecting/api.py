@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from windrow.agents import Agent, AgentFunction
-from windrow.collection import Collection, Summary, open_collection
+from windrow.collecting.collection import Collection, Summary, open_collection
+from windrow.collecting.resolve import prepare
 from windrow.config import load_config
 from windrow.engine.components import Parts
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.envs import BaseEnv
 from windrow.policies import Policy
-from windrow.prepare import prepare
 from windrow.records import Json, Rollout, RolloutGroup
 from windrow.tools import Tool
 from windrow.tools.functions import as_tool

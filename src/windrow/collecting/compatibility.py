@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from windrow.collecting.ranks import without_rank
+from windrow.collecting.resolve import Prepared
 from windrow.config import as_tree
 from windrow.errors import UsageError
-from windrow.prepare import Prepared
-from windrow.ranking import without_rank
 from windrow.records import Json
 from windrow.store.rank_progress import (
     Ranks,

@@ -12,6 +12,17 @@ from pathlib import Path
 import msgspec
 
 from windrow.agents import Agent, find_agent
+from windrow.collecting.ranks import divided, note, rank_of
+from windrow.collecting.rows import (
+    Opened,
+    Survey,
+    as_numbered,
+    as_played,
+    names_env,
+    open_rows,
+    repeated,
+    scan_rows,
+)
 from windrow.config import (
     LimitsConfig,
     LoadedConfig,
@@ -37,19 +48,8 @@ from windrow.grading.run_scorers import (
     named_scorers,
 )
 from windrow.identity import fingerprint, source_hash
-from windrow.intake import (
-    Opened,
-    Survey,
-    as_numbered,
-    as_played,
-    names_env,
-    open_rows,
-    repeated,
-    scan_rows,
-)
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capture import LEVELS
-from windrow.ranking import divided, note, rank_of
 from windrow.records import Json
 from windrow.registry import name_of
 from windrow.services import Service, addresses, plan_services
