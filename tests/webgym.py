@@ -10,8 +10,8 @@ import msgspec
 from tests.disks import QuickDisk
 from tests.exact import make_turn
 from tests.stores import make_rollout, write_run
-from windrow.bridges.webgym.metrics import Step, Trajectory
 from windrow.identity import digest, group_id, rollout_id
+from windrow.integrations.webgym.metrics import Step, Trajectory
 from windrow.records import ErrorRecord, Message, RecordedScore, Rollout, Task, ToolCall
 from windrow.store.run_directory import RunDirectory, read_manifest
 from windrow.store.task_file import TaskLine

@@ -17,36 +17,36 @@ from windrow.errors import UsageError
 
 # What stands in a layer above those that ask for it by name, and is imported when it is named: an extra goes with each.
 BRIDGES: Mapping[str, Mapping[str, str]] = {
-    "agent": {"nemo-gym": "windrow.bridges.nemo_gym.agent:NemoGymAgent"},
+    "agent": {"nemo-gym": "windrow.integrations.nemo_gym.agent:NemoGymAgent"},
     "env": {
-        "gymnasium": "windrow.bridges.gymnasium:Gymnasium",
-        "hud": "windrow.bridges.hud.env:Hud",
-        "nemo-gym": "windrow.bridges.nemo_gym.env:NemoGym",
-        "reasoning-gym": "windrow.bridges.reasoning_gym:ReasoningGym",
-        "textarena": "windrow.bridges.textarena:TextArena",
+        "gymnasium": "windrow.integrations.gymnasium.env:Gymnasium",
+        "hud": "windrow.integrations.hud.env:Hud",
+        "nemo-gym": "windrow.integrations.nemo_gym.env:NemoGym",
+        "reasoning-gym": "windrow.integrations.reasoning_gym.tasks:ReasoningGym",
+        "textarena": "windrow.integrations.textarena.env:TextArena",
         "web": "windrow.envs.web.env:WebEnv",
     },
     "loader": {
-        "gymnasium": "windrow.bridges.gymnasium:open_tasks",
-        "miniwob": "windrow.bridges.miniwob:open_tasks",
-        "reasoning-gym": "windrow.bridges.reasoning_gym:open_tasks",
-        "textarena": "windrow.bridges.textarena:open_tasks",
+        "gymnasium": "windrow.integrations.gymnasium.env:open_tasks",
+        "miniwob": "windrow.integrations.miniwob.tasks:open_tasks",
+        "reasoning-gym": "windrow.integrations.reasoning_gym.tasks:open_tasks",
+        "textarena": "windrow.integrations.textarena.env:open_tasks",
     },
-    "page_reward": {"miniwob": "windrow.bridges.miniwob:MiniWoB"},
+    "page_reward": {"miniwob": "windrow.integrations.miniwob.tasks:MiniWoB"},
     "scorer": {
-        "nemo-gym": "windrow.bridges.nemo_gym.verify:Verified",
-        "reasoning-gym": "windrow.bridges.reasoning_gym:Verifier",
-        "webgym": "windrow.bridges.webgym.judge:WebGymJudge",
+        "nemo-gym": "windrow.integrations.nemo_gym.scorer:Verified",
+        "reasoning-gym": "windrow.integrations.reasoning_gym.tasks:Verifier",
+        "webgym": "windrow.integrations.webgym.scorer:WebGymJudge",
     },
 }
 
 # Rows of other systems: by a field that tells them apart, the module that knows them.
 ROW_FORMS: Mapping[str, str] = {
-    "responses_create_params": "windrow.bridges.nemo_gym.rows",
-    "agent_ref": "windrow.bridges.nemo_gym.rows",
-    "task_name": "windrow.bridges.webgym.rows",
-    "mcp_config": "windrow.bridges.hud.rows",
-    "env": "windrow.bridges.hud.rows",
+    "responses_create_params": "windrow.integrations.nemo_gym.rows",
+    "agent_ref": "windrow.integrations.nemo_gym.rows",
+    "task_name": "windrow.integrations.webgym.rows",
+    "mcp_config": "windrow.integrations.hud.rows",
+    "env": "windrow.integrations.hud.rows",
 }
 
 

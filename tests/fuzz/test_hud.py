@@ -9,8 +9,8 @@ from hypothesis import given
 
 from tests.fuzz.mutations import fuzz, reshaped
 from tests.hudrows import V5, V6, v4
-from windrow.bridges.hud.env import Hud
-from windrow.bridges.hud.rows import generation_of, key_of, owns_env, split_row
+from windrow.integrations.hud.env import Hud
+from windrow.integrations.hud.rows import generation_of, key_of, owns_env, split_row
 from windrow.tasks.row_formats import form_of, own_env, usual_env
 
 WHOLE = v4(

@@ -11,12 +11,12 @@ from tests.fuzz.mutations import fuzz, mutated_json, mutated_text, reshaped
 from tests.nemoserver import answer, call, message, result, row, sampled
 from windrow import Message, Task
 from windrow.agents import Played
-from windrow.bridges.nemo_gym.answers import played_of
-from windrow.bridges.nemo_gym.client import configured_servers, decoded, listed_servers
-from windrow.bridges.nemo_gym.results import STATE
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.engine.external_episode import record
 from windrow.engine.recorder import Recorder
+from windrow.integrations.nemo_gym.answers import played_of
+from windrow.integrations.nemo_gym.client import configured_servers, decoded, listed_servers
+from windrow.integrations.nemo_gym.results import STATE
 from windrow.records import PolicyRecord, Rollout, decode_rollout, encode
 from windrow.tasks.plan import Slot
 

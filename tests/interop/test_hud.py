@@ -20,10 +20,10 @@ from mcp.types import TextContent
 from tests.exporting import exported, said
 from tests.hudrows import V5, v4
 from tests.stores import write_run
-from windrow.bridges.hud.rewards import find_reward
-from windrow.bridges.hud.rows import generation_of, key_of, split_row
-from windrow.bridges.hud.tasks import read_task
 from windrow.errors import ScorerError
+from windrow.integrations.hud.rewards import find_reward
+from windrow.integrations.hud.rows import generation_of, key_of, split_row
+from windrow.integrations.hud.tasks import read_task
 from windrow.tools.mcp_session import McpAnswer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of its own names

@@ -28,8 +28,8 @@ from tests.exact import ExactPolicy, numbers
 from tests.exporting import sampled
 from tests.stores import folder_in_memory, write_run
 from windrow import Completion, Env, Observation, Request, Score, Step, Tool
-from windrow.bridges.tinker.summaries import STOPS
 from windrow.exports.tokens.arrays import floats_of
+from windrow.integrations.tinker.summaries import STOPS
 from windrow.records import Call, Rollout, Stop
 from windrow.util.token_contexts import prompt_ids
 

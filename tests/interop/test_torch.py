@@ -12,7 +12,7 @@ import torch
 
 import windrow
 from tests.webgym import Action, browsed, failed, write_browsed
-from windrow.bridges.webgym.report import report
+from windrow.integrations.webgym.report import report
 
 CLICK: Action = ("click", {"x": 640.0, "y": 384.0})
 BACK: Action = ("back", {})

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.bridges.addresses import parse_address
-from windrow.bridges.gymnasium import read_action
-from windrow.bridges.toys import KNOWN
 from windrow.errors import UsageError
+from windrow.integrations.addresses import parse_address
+from windrow.integrations.gymnasium.descriptions import KNOWN
+from windrow.integrations.gymnasium.env import read_action
 
 
 @pytest.mark.parametrize(

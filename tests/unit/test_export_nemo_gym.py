@@ -20,7 +20,7 @@ from tests.serving import ModelServer, write_jsonl
 from tests.stores import make_rollout, write_lines
 from windrow.cli.main import main
 from windrow.errors import EnvError, ExportError, InfraError, UsageError
-from windrow.exports.profiles import best_of, described, numbers
+from windrow.integrations.nemo_gym.reward_profiles import best_of, described, numbers
 from windrow.policies.base import Request
 from windrow.records import Json
 

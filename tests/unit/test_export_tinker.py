@@ -21,9 +21,9 @@ from tests.stores import FAILED, collect, rows, write_run
 from tests.unit.test_paths import PATHS, Sent, World
 from tests.worlds import played, world
 from windrow import Completion, Observation, Request, Score, Step, Tool
-from windrow.bridges.tinker.summaries import STOPS
 from windrow.cli.main import main
 from windrow.errors import UsageError
+from windrow.integrations.tinker.summaries import STOPS
 from windrow.records import Call, Message, Rollout
 
 # As tinker-cookbook 0.5 writes a line, and a step of it; stop_reason and trace are of its pull request 748.

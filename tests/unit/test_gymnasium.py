@@ -15,8 +15,8 @@ from tests import gymworlds
 from tests.collecting import answering, collected, single
 from tests.loading import prepared, refusal, tasks_of
 from windrow import Completion, Request, Rollout
-from windrow.bridges.gymnasium import read_action
-from windrow.bridges.toys import KNOWN
+from windrow.integrations.gymnasium.descriptions import KNOWN
+from windrow.integrations.gymnasium.env import read_action
 from windrow.store.run_directory import read_manifest
 
 pytestmark = pytest.mark.slow

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hudrows import v4
-from windrow.bridges.hud.env import permits
-from windrow.bridges.hud.rewards import find_reward
-from windrow.bridges.hud.servers import conceal
-from windrow.bridges.hud.tasks import read_task
 from windrow.errors import ScorerError
+from windrow.integrations.hud.env import permits
+from windrow.integrations.hud.rewards import find_reward
+from windrow.integrations.hud.servers import conceal
+from windrow.integrations.hud.tasks import read_task
 from windrow.tools.mcp_session import McpAnswer
 
 

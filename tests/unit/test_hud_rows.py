@@ -12,10 +12,10 @@ from tests.collecting import answering, collected
 from tests.hudrows import V5, V6, v4
 from tests.serving import write_jsonl
 from windrow import Env, Observation, Step
-from windrow.bridges.hud.rows import default_slug
-from windrow.bridges.hud.tasks import read_task
 from windrow.cli.main import main
 from windrow.errors import UsageError
+from windrow.integrations.hud.rows import default_slug
+from windrow.integrations.hud.tasks import read_task
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import windrow
 from tests.nemofiles import failure, given, half_finished, inputs, read, success, write, write_run
 from tests.nemoserver import Gym, answer, prompt_of
 from tests.serving import ModelServer
-from windrow.bridges.nemo_gym.reading import Line, Problem, read_lines
 from windrow.cli.main import main
+from windrow.integrations.nemo_gym.reading import Line, Problem, read_lines
 
 pytestmark = pytest.mark.slow
 

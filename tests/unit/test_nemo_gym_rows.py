@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.agents import Heard, Said
-from windrow.bridges.nemo_gym.items import read_output
-from windrow.bridges.nemo_gym.patches import applied, difference
-from windrow.bridges.nemo_gym.results import read_result, result_row, with_answer
-from windrow.bridges.nemo_gym.rows import (
+from windrow.engine.external_episode import record_pieces
+from windrow.engine.recorder import Recorder
+from windrow.integrations.nemo_gym.items import read_output
+from windrow.integrations.nemo_gym.patches import applied, difference
+from windrow.integrations.nemo_gym.results import read_result, result_row, with_answer
+from windrow.integrations.nemo_gym.rows import (
     is_row,
     opening_of,
     sampling_of,
@@ -22,8 +24,6 @@ from windrow.bridges.nemo_gym.rows import (
     with_seed,
     without_seed,
 )
-from windrow.engine.external_episode import record_pieces
-from windrow.engine.recorder import Recorder
 from windrow.records import Json, PolicyRecord, Rollout, Task
 from windrow.tasks.plan import Slot
 

@@ -173,7 +173,7 @@ async def test_an_answer_that_is_evaluated_starts_no_program_and_writes_no_file(
 
 
 def test_the_process_in_which_answers_are_evaluated_is_given_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    from windrow.bridges.reasoning_gym import worker_environment
+    from windrow.integrations.reasoning_gym.tasks import worker_environment
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     assert "sk-secret" not in worker_environment().values()
@@ -306,7 +306,7 @@ def test_a_setting_of_the_scorer_that_cannot_be_is_refused(settings: dict[str, A
 
 
 def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windrow.bridges.reasoning_gym.find_spec", lambda name: None)
+    monkeypatch.setattr("windrow.integrations.reasoning_gym.tasks.find_spec", lambda name: None)
     assert refusal("reasoning-gym:gcd") == (
         "reasoning-gym:gcd needs the extra 'reasoning-gym'; type: pip install 'windrow[reasoning-gym]'"
     )

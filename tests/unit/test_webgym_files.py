@@ -11,9 +11,9 @@ import pytest
 
 import windrow
 from tests.webgym import browsed, failed, row, write_browsed
-from windrow.bridges.webgym.steps import steps_of
 from windrow.cli.main import main
 from windrow.errors import ExportError, UsageError
+from windrow.integrations.webgym.steps import steps_of
 from windrow.records import Call, Message, Rollout
 from windrow.store.rank_progress import Ranks
 

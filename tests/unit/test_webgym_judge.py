@@ -16,8 +16,8 @@ from tests.judging import gradings, values
 from tests.pictures import picture
 from tests.serving import ModelServer
 from windrow import Env, Observation, Rollout, Step
-from windrow.bridges.webgym.judge import views_of
 from windrow.cli.main import main
+from windrow.integrations.webgym.scorer import views_of
 from windrow.records import Message, Task
 from windrow.tools import ToolResult
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.webgym import steps
-from windrow.bridges.webgym.metrics import Share, Step, Theirs, Trajectory, crashed, measure
+from windrow.integrations.webgym.metrics import Share, Step, Theirs, Trajectory, crashed, measure
 
 pytestmark = pytest.mark.slow
 

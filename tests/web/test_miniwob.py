@@ -13,7 +13,7 @@ from tests.collecting import answering, collected
 from tests.loading import refusal, tasks_of
 from tests.web.oracle import TASKS, oracle, seen
 from windrow import Rollout
-from windrow.bridges.miniwob import NOT_DONE, games
+from windrow.integrations.miniwob.tasks import NOT_DONE, games
 from windrow.policies.base import Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

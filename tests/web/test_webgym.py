@@ -13,8 +13,8 @@ from tests.loading import prepared
 from tests.web.playing import visited
 from tests.web.sites import Sites
 from tests.webgym import row
-from windrow.bridges.webgym.report import report
-from windrow.bridges.webgym.steps import steps_of
+from windrow.integrations.webgym.report import report
+from windrow.integrations.webgym.steps import steps_of
 
 pytestmark = pytest.mark.slow
 

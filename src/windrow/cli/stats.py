@@ -89,7 +89,7 @@ def _track(arguments: argparse.Namespace, trackers: list[Named], metrics: Metric
 
 
 def _aggregate(arguments: argparse.Namespace) -> int:
-    from windrow.bridges.nemo_gym.aggregate import aggregate, head_of
+    from windrow.integrations.nemo_gym.aggregate import aggregate, head_of
     from windrow.util.event_loop import run_loop
 
     found = run_loop(aggregate(arguments.run, head_of(arguments.aggregate)))
@@ -98,7 +98,7 @@ def _aggregate(arguments: argparse.Namespace) -> int:
 
 
 def _as_webgym(arguments: argparse.Namespace) -> int:
-    from windrow.bridges.webgym.report import report
+    from windrow.integrations.webgym.report import report
 
     if arguments.iteration is not None and arguments.iteration < 0:
         raise UsageError(f"--iteration {arguments.iteration}: expected a number from 0 on")

@@ -16,11 +16,6 @@ from typing import Any
 
 import msgspec
 
-from windrow.bridges.nemo_gym.answers import JUDGE_FAILED, NEVER_JUDGED, finite, played_of
-from windrow.bridges.nemo_gym.files import files_of
-from windrow.bridges.nemo_gym.reading import Line, Problem, read_lines
-from windrow.bridges.nemo_gym.results import REWARD, STATE, read_result, with_answer
-from windrow.bridges.nemo_gym.rows import FAILURE_CLASS, agent_of, has_input, opening_of, params_of
 from windrow.collecting.collection import Collection, Summary, Warn, open_collection
 from windrow.collecting.resolve import Prepared
 from windrow.engine.context import World
@@ -30,6 +25,11 @@ from windrow.engine.recorder import Recorder
 from windrow.envs import Episode
 from windrow.envs.opening import opening
 from windrow.errors import EnvError, UsageError
+from windrow.integrations.nemo_gym.answers import JUDGE_FAILED, NEVER_JUDGED, finite, played_of
+from windrow.integrations.nemo_gym.files import files_of
+from windrow.integrations.nemo_gym.reading import Line, Problem, read_lines
+from windrow.integrations.nemo_gym.results import REWARD, STATE, read_result, with_answer
+from windrow.integrations.nemo_gym.rows import FAILURE_CLASS, agent_of, has_input, opening_of, params_of
 from windrow.records import Json, PolicyRecord, Rollout, Score, Task
 from windrow.tasks.plan import Slot
 from windrow.util.freeze import Freezer

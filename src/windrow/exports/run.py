@@ -23,12 +23,12 @@ from windrow.util.atomic_files import drafted
 # By name, so that no format pays for what another needs.
 BUILT_IN = {
     "sft": "windrow.exports.sft:Sft",
-    "trl": "windrow.exports.trl:Trl",
+    "trl": "windrow.integrations.trl.export:Trl",
     "parquet": "windrow.exports.parquet:Parquet",
-    "tinker": "windrow.exports.tinker:Tinker",
-    "nemo-gym": "windrow.exports.nemo_gym:NemoGym",
-    "hud": "windrow.exports.hud:Hud",
-    "webgym": "windrow.exports.webgym:WebGym",
+    "tinker": "windrow.integrations.tinker.export:Tinker",
+    "nemo-gym": "windrow.integrations.nemo_gym.export:NemoGym",
+    "hud": "windrow.integrations.hud.export:Hud",
+    "webgym": "windrow.integrations.webgym.export:WebGym",
 }
 
 

@@ -77,8 +77,8 @@ class Chooser:
         config, pass_ = self._run.blocklist, self._run.pass_
         if config.path is None:
             return Draw(pass_=pass_), []
-        from windrow.bridges.webgym.blocklist import read_blocklist
-        from windrow.bridges.webgym.rows import TRAIN
+        from windrow.integrations.webgym.blocklist import read_blocklist
+        from windrow.integrations.webgym.rows import TRAIN
 
         if source.split is None:
             raise UsageError(
@@ -202,7 +202,7 @@ def _check_ratio(draw: DrawConfig) -> None:
 def _at(config: BlocklistConfig) -> datetime:
     if config.at is None:
         return datetime.now(UTC)
-    from windrow.bridges.webgym.blocklist import time_of
+    from windrow.integrations.webgym.blocklist import time_of
 
     try:
         return time_of(config.at)

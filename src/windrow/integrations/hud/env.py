@@ -1,0 +1,145 @@
+"""`hud`: a task of HUD's first generation, played for real against the MCP servers that its row names.
+
+The setup tools are called first, and what the first of them says is shown below the prompt. The model is offered the tools that
+the row lets through; the harness may call the others, too. A reply without calls is the answer. Then the evaluate tools are called, and
+the first one's answer has the reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from windrow.config import nearest
+from windrow.envs.base import Env, Episode, Observation, Step
+from windrow.errors import EnvError, UsageError
+from windrow.integrations.hud.rewards import check_judged, find_reward
+from windrow.integrations.hud.rows import NAME, generation_of, not_played
+from windrow.integrations.hud.servers import Servers, conceal, servers_of
+from windrow.integrations.hud.tasks import HudTask, ToolCall, read_task
+from windrow.records import Json, Message, Score, Task
+from windrow.registry import import_extra
+from windrow.tools import ToolResult
+from windrow.tools.filters import ToolFilter
+from windrow.tools.mcp_session import McpAnswer
+
+SETTINGS = {"start_timeout_s": 60.0, "setup_timeout_s": 300.0}
+EVIDENCE_CHARS = 4_000  # of what each evaluate tool said
+
+
+class Hud(Env):
+    name = NAME
+    version = 1
+    connects = True
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Json]) -> None:
+        for key, value in settings.items():
+            if key not in SETTINGS:
+                raise ValueError(
+                    f"'hud' has no setting {key!r}{nearest(key, SETTINGS)} (known: {', '.join(SETTINGS)})"
+                )
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ValueError(f"{key} must be a number of seconds, found {value!r:.80}")
+
+    @classmethod
+    def check_row(cls, row: Mapping[str, Json]) -> None:
+        generation = generation_of(row)
+        if generation is None:
+            raise ValueError(
+                f"a HUD row has 'prompt' and 'mcp_config' (it has: {', '.join(row) or 'nothing'})"
+            )
+        if generation != "v4":
+            raise ValueError(not_played(row))
+        task = read_task(row)
+        import_extra("mcp", extra="mcp", what="a HUD task, which runs on MCP servers,")
+        try:
+            servers_of(task.servers)
+        except UsageError as problem:
+            raise ValueError(str(problem)) from None
+
+    @classmethod
+    def identity(cls, settings: Mapping[str, Json]) -> Json:
+        return {}  # how long it waits is not what it does
+
+    async def reset(self, task: Task) -> Observation:
+        self._servers: Servers | None = None
+        self._task = read_task(task.data or {})
+        conceal(self._task.servers, self.ctx.conceal)
+        self._servers = Servers(servers_of(self._task.servers))
+        await self._servers.open(self._seconds("start_timeout_s"))
+        limit = self._seconds("setup_timeout_s")
+        try:
+            async with asyncio.timeout(limit):
+                said = [await self._prepared(call) for call in self._task.setup]
+        except TimeoutError:
+            raise EnvError(f"the setup tools did not finish within {limit:g} s", kind="timeout") from None
+        permitted = [tool for tool in self._servers.tools if permits(self._task, tool.name)]
+        names = {tool.name for tool in permitted}
+        denied = [tool.name for tool in self._servers.tools if tool.name not in names]
+        return Observation(_opening(self._task, said), permitted, denied)
+
+    async def step(self, reply: Message, results: list[ToolResult]) -> Step:
+        if reply.tool_calls:
+            return Step()
+        if self._task.response_tool is not None:
+            await self._prepared(
+                ToolCall(self._task.response_tool, {"response": reply.text}), what="response"
+            )
+        return Step(done=True, stop="answered")
+
+    async def score(self, episode: Episode) -> Score | None:
+        if not self._task.evaluate:
+            return None
+        assert self._servers is not None
+        answers = [await self._servers.call(call.name, call.arguments) for call in self._task.evaluate]
+        named = list(zip(self._task.evaluate, answers, strict=True))
+        for call, answer in named:
+            check_judged(answer, call.name)
+        found = find_reward(answers[0], self._task.evaluate[0].name)
+        return Score(
+            {"reward": (found.reward, 1.0)},
+            evidence=[_evidence(call, answer) for call, answer in named],
+            metrics={f"subscore/{name}": value for name, value in found.subscores.items()},
+        )
+
+    async def close(self) -> None:
+        servers = getattr(self, "_servers", None)  # there is none where reset() was never reached
+        if servers is not None:
+            await servers.close()
+
+    async def _prepared(self, call: ToolCall, what: str = "setup") -> McpAnswer:
+        """What a call of the harness answered; without it the episode would not be the task's."""
+        assert self._servers is not None
+        answer = await self._servers.call(call.name, call.arguments)
+        if answer.failed:
+            raise EnvError(
+                f"the {what} tool {call.name!r} failed: {answer.text:.2000}", kind=f"{what}_failed"
+            )
+        return answer
+
+    def _seconds(self, name: str) -> float:
+        return float(self.settings.get(name, SETTINGS[name]))
+
+
+def permits(task: HudTask, tool: str) -> bool:
+    """Whether the model may see and call a tool: allow first, then deny. An empty list lets none through."""
+    if task.allowed is not None and not task.allowed:
+        return False
+    return ToolFilter(task.allowed or (), task.disallowed).permits(tool)
+
+
+def _opening(task: HudTask, said: list[McpAnswer]) -> list[dict[str, Json]]:
+    shown = said[0].text if said and task.append_setup_output else ""
+    system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
+    prompt = f"{task.prompt}\n\n{shown}" if shown else task.prompt
+    return [*system, {"role": "user", "content": prompt}]
+
+
+def _evidence(call: ToolCall, answer: McpAnswer) -> Json:
+    said = answer.text
+    return {
+        "tool": call.name,
+        "said": said[:EVIDENCE_CHARS],
+        **({"characters": len(said)} if len(said) > EVIDENCE_CHARS else {}),
+    }

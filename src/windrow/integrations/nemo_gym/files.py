@@ -1,0 +1,108 @@
+"""The files of NeMo Gym: their names, and what a line of each is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from windrow.envs.opening import check_opening, opening
+from windrow.integrations.nemo_gym.results import asked_params, result_row
+from windrow.integrations.nemo_gym.rows import (
+    AGENT,
+    ATTEMPT_INDEX,
+    FAILURE_CLASS,
+    FAILURE_TERMINAL,
+    JUDGE_ERROR,
+    PARAMS,
+    ROLLOUT_INDEX,
+    TASK_INDEX,
+    agent_of,
+    with_seed,
+)
+from windrow.records import Json, Rollout, Task
+from windrow.tasks.row_formats import sampling_of
+from windrow.util.freeze import Freezer
+
+JUDGE_FAILED = "judge_failed"
+
+
+class Files(NamedTuple):
+    """What stands beside the rollouts, by the rollouts' own name."""
+
+    inputs: Path
+    failures: Path
+    profile: Path
+    agents: Path
+    aggregate: Path
+
+
+def files_of(rollouts: Path) -> Files:
+    def beside(what: str, suffix: str) -> Path:
+        return rollouts.with_name(f"{rollouts.stem}_{what}.{suffix}")
+
+    return Files(
+        inputs=beside("materialized_inputs", "jsonl"),
+        failures=beside("failures", "jsonl"),
+        profile=beside("reward_profiling", "jsonl"),
+        agents=beside("agent_metrics", "json"),
+        aggregate=beside("aggregate_metrics", "json"),
+    )
+
+
+class Asked(NamedTuple):
+    """How a run asks: its sampling, which of it wins over a row's, and whether samples are sent as seeds."""
+
+    sampling: Mapping[str, Json]
+    over_rows: frozenset[str]
+    seeds: bool
+
+
+def task_input(task: Task, asked: Asked, agent: str) -> dict[str, Json]:
+    """A task as their collector has it before it is numbered. Without an input where only a prompt template makes one."""
+    row = dict(task.data or {})
+    try:
+        check_opening(row)
+        freeze = Freezer()
+        opened = [freeze.message(message, "task") for message in opening(task, None)]
+    except ValueError:
+        opened = []
+    own = {key: value for key, value in sampling_of(row).items() if key not in asked.over_rows}
+    row[PARAMS] = asked_params(row, {**asked.sampling, **own}, opened)
+    row.setdefault(AGENT, {"name": agent})
+    return row
+
+
+def input_row(given: Mapping[str, Json], task: int, sample: int, asked: Asked) -> dict[str, Json]:
+    """A line of the materialised inputs."""
+    params = with_seed(given[PARAMS], sample) if asked.seeds else given[PARAMS]
+    return {**given, PARAMS: params, TASK_INDEX: task, ROLLOUT_INDEX: sample}
+
+
+def success_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Json]:
+    """A line of the rollouts; `failures` is how many attempts failed before."""
+    answer = result_row(rollout)
+    if seeds and isinstance(answer.get(PARAMS), dict):
+        answer[PARAMS] = with_seed(answer[PARAMS], rollout.sample)
+    answer.setdefault(AGENT, {"name": agent_name(rollout)})
+    marks = {TASK_INDEX: rollout.task.index, ROLLOUT_INDEX: rollout.sample}
+    return {**answer, **marks, **({ATTEMPT_INDEX: failures} if failures else {})}
+
+
+def failure_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Json]:
+    """A line of the failures: an attempt that failed, or that nobody could judge."""
+    line = success_row(rollout, failures=failures, seeds=seeds)
+    error = rollout.error
+    if rollout.status != "failed":
+        told = error.message if error is not None else "nobody could judge it"
+        return {**line, FAILURE_CLASS: JUDGE_FAILED, JUDGE_ERROR: told}
+    line[FAILURE_CLASS] = error.kind if error is not None else "unknown"
+    if error is not None and not error.retryable:
+        line[FAILURE_TERMINAL] = True
+    if error is not None and rollout.state is None:
+        line.setdefault("error", error.message)
+    return line
+
+
+def agent_name(rollout: Rollout) -> str:
+    return agent_of(rollout.task.data or {}) or rollout.agent

@@ -1,0 +1,137 @@
+"""A rollout as a line of tinker-cookbook's rollout summaries, schema version 1: one trajectory, a step for each call of the policy.
+
+`total_reward` is the sum of the steps' rewards and `final_reward`: a step has what the environment gave for it, the end what the scorers gave.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from windrow.integrations.tinker.traces import trace_of
+from windrow.records import Json, Rollout, Stop, Turn
+from windrow.util.token_contexts import ID_BYTES
+
+SCHEMA_VERSION = 1
+PARSE_ERROR, PARSE_ERROR_MASKED = "parse_error", "parse_error_masked"
+STOPS: dict[Stop, str] = {  # their reasons; error and cancelled have none
+    "answered": "completed",
+    "env_done": "completed",
+    "tool_stopped": "tool_stopped",
+    "parse_error": "parse_error",
+    "max_turns": "max_turns",
+    "max_episode_tokens": "max_tokens",
+    "length": "max_tokens",
+    "max_tool_calls": "max_tool_calls",
+    "context_overflow": "context_overflow",
+    "timeout": "rollout_timeout",
+}
+
+
+class Form(NamedTuple):
+    """What is said of all rollouts of an export, and how much of each."""
+
+    split: str | None = None
+    iteration: int = 0
+    trace: bool = True
+    mask_parse_errors: bool = False
+
+
+def summary_line(rollout: Rollout, form: Form) -> dict[str, Json]:
+    """Raises IndexError for a turn that names messages which are not there."""
+    final = sum(score.weight * score.value for score in rollout.scores.values())
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "split": form.split or split_of(rollout.task.split),
+        "iteration": form.iteration,
+        **places(rollout),
+        "tags": [rollout.task.source, *rollout.task.tags],
+        "sampling_client_step": _step_of(rollout.policy.version),
+        "total_reward": rollout.reward,
+        "final_reward": None if rollout.reward is None else float(final),
+        "trajectory_metrics": rollout.metrics
+        | {f"score/{name}": score.value for name, score in rollout.scores.items()},
+        "steps": _steps(rollout, form),
+        "final_ob_len": 0,  # nothing is rendered after the last reply
+        "windrow": _origin(rollout),
+    }
+
+
+def places(rollout: Rollout) -> dict[str, int]:
+    """Which trajectory of which group it is: by task and sample, the same whatever else is exported."""
+    seats = rollout.seats or 1
+    return {"group_idx": rollout.task.index, "traj_idx": rollout.sample * seats + (rollout.seat or 0)}
+
+
+def split_of(split: str | None) -> str:
+    return "train" if split in (None, "train") else f"eval/{split}"
+
+
+def is_masked(turn: Turn, form: Form) -> bool:
+    return form.mask_parse_errors and turn.parse_error is not None
+
+
+def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
+    turns = [turn for turn in rollout.turns if turn.role == "agent"]
+    found = []
+    for place, turn in enumerate(turns):
+        last = place == len(turns) - 1
+        ob_len, ac_len = _lengths(turn)
+        step: dict[str, Json] = {
+            "step_idx": place,
+            "ob_len": ob_len,
+            "ac_len": ac_len,
+            "reward": 0.0 if turn.reward is None else turn.reward,
+            "episode_done": last and rollout.status in ("completed", "truncated"),
+            "metrics": _metrics(rollout, turn, form, last=last),
+            "logs": {} if turn.parse_error is None else {PARSE_ERROR: turn.parse_error},
+            "stop_reason": "length" if turn.finish == "length" else "stop",
+        }
+        if form.trace:
+            step["trace"] = trace_of(rollout, turn, last=last)
+        found.append(step)
+    return found
+
+
+def _metrics(rollout: Rollout, turn: Turn, form: Form, *, last: bool) -> dict[str, float]:
+    found = dict(turn.metrics or {})
+    if turn.parse_error is not None:
+        found[PARSE_ERROR] = 1.0
+    if is_masked(turn, form):
+        found[PARSE_ERROR_MASKED] = 1.0
+    if last and rollout.stop in STOPS:
+        found[f"stop/{STOPS[rollout.stop]}"] = 1.0
+    return found
+
+
+def _lengths(turn: Turn) -> tuple[int | None, int | None]:
+    """Of prompt and reply, in tokens: as they were captured, else as the server counted, else unknown."""
+    if turn.tokens is not None:
+        return turn.tokens.prefix + len(turn.tokens.prompt_new) // ID_BYTES, len(
+            turn.tokens.output
+        ) // ID_BYTES
+    if turn.usage is not None:
+        return turn.usage.prompt_tokens, turn.usage.completion_tokens
+    return None, 0 if turn.writes is None else None
+
+
+def _step_of(version: str | None) -> int | None:
+    return int(version) if version is not None and version.isascii() and version.isdigit() else None
+
+
+def _origin(rollout: Rollout) -> dict[str, Json]:
+    """What their schema has no place for."""
+    return {
+        "rollout_id": rollout.id,
+        "attempt": rollout.attempt,
+        "group": rollout.group,
+        "sample": rollout.sample,
+        "seat": rollout.seat,
+        "task": rollout.task.key,
+        "model": rollout.policy.model,
+        "status": rollout.status,
+        "stop": rollout.stop,
+        "grade": rollout.grade,
+        "error": None
+        if (error := rollout.error) is None
+        else {"owner": error.owner, "kind": error.kind, "message": error.message},
+    }

@@ -1,0 +1,22 @@
+"""How the files of one iteration (pass) are called."""
+
+from __future__ import annotations
+
+from windrow.integrations.webgym.rows import TRAIN
+from windrow.store.rank_progress import collecting
+from windrow.store.run_directory import Manifest
+
+
+def rank_of(manifest: Manifest) -> int | None:
+    """Of a directory that is one rank's alone, its number."""
+    ranks = collecting(manifest.ranks)
+    return (
+        ranks.present[0] if ranks is not None and ranks.world_size > 1 and len(ranks.present) == 1 else None
+    )
+
+
+def file_name(manifest: Manifest, iteration: int, form: str) -> str:
+    """`train_trajectories.pt.iteration3`, with `_rank_k` where it is one rank's."""
+    rank = rank_of(manifest)
+    suffix = f"_rank_{rank}" if rank is not None else ""
+    return f"{manifest.split or TRAIN}_trajectories.{form}.iteration{iteration}{suffix}"

@@ -1,0 +1,166 @@
+"""A rollout as WebGym's steps: what was seen, what was said, what was done, and what the reward says after it.
+
+A step is an action. A turn of the policy that took several gives one each; one whose reply held none, or none that could be read,
+is a `wait`, as theirs makes it. An attempt that failed ends with a step that has no action (`none`), one that had no valid address
+is nothing but `invalid_url`: those are what theirs takes for crashed. The reward is the rollout's, on its last step, and None where
+nobody judged it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from windrow.integrations.webgym.metrics import (
+    ANSWER,
+    GO_BACK,
+    INVALID_URL,
+    NO_ACTION,
+    Step,
+    Trajectory,
+)
+from windrow.integrations.webgym.rows import difficulty_of, is_row
+from windrow.records import Call, Json, Message, Rollout, ToolCall, Turn
+
+WAIT = "wait"
+# Actions of the environment `web`, as theirs calls them; others keep their names.
+KEYS = {"answer": ANSWER, "back": GO_BACK, "go_back": GO_BACK, "goto": "navigate", "left_click": "click"}
+CALL_MARKS = ("<tool_call>", "<function=", "<|python_tag|>", "\nAction Input:")
+SCALE = 1000  # coordinates are thousandths of the screen
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What the policy saw before it acted: a screenshot is named by the hash of its content."""
+
+    text: str = ""
+    image: str | None = None
+    size: tuple[int, int] | None = None
+    url: str | None = None
+    title: str | None = None
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """One step, with its place among the turns."""
+
+    turn: int | None
+    key: str
+    arguments: dict[str, Json] = {}
+    said: str = ""
+    page: Page = Page()
+    failed: str | None = None  # why it could not be done, or read
+    blocked: bool = False
+    reward: float | None = 0.0
+
+
+def trajectory_of(rollout: Rollout) -> Trajectory | None:
+    """What the metrics need of a rollout; None: it was not played to an end."""
+    if rollout.status == "cancelled":
+        return None
+    steps = [Step(step.key, len(step.said), step.reward, step.blocked) for step in steps_of(rollout)]
+    row = rollout.task.data or {}
+    return Trajectory(tuple(steps), outcome_of(rollout), difficulty_of(row) if is_row(row) else None)
+
+
+def outcome_of(rollout: Rollout) -> str:
+    """How it ended, in one word or two."""
+    if rollout.status == "failed" and rollout.error is not None:
+        return f"failed ({rollout.error.owner})"
+    return "blocked" if _is_blocked(rollout.state) else rollout.stop
+
+
+def steps_of(rollout: Rollout, *, thousandths: bool = False) -> list[Taken]:
+    """The steps of a rollout, in their order. It has at least one, unless it ended well without a turn.
+
+    With `thousandths`, places on the screen were recorded as such; they are pixels otherwise.
+    """
+    if rollout.error is not None and rollout.error.kind == INVALID_URL:
+        return [Taken(turn=None, key=INVALID_URL, failed=rollout.error.message, reward=None)]
+    taken = list(_taken(rollout, thousandths))
+    if rollout.status in ("failed", "cancelled"):
+        why = rollout.error.message if rollout.error is not None else rollout.status
+        taken.append(Taken(turn=None, key=NO_ACTION, failed=why))
+    if taken:
+        blocked = taken[-1].blocked or _is_blocked(rollout.state)
+        taken[-1] = msgspec.structs.replace(taken[-1], reward=rollout.reward, blocked=blocked)
+    return taken
+
+
+def _taken(rollout: Rollout, thousandths: bool) -> Iterator[Taken]:
+    where: Mapping[str, Json] = {"url": (rollout.task.data or {}).get("start_url")}
+    for number, turn in enumerate(rollout.turns):
+        if turn.role != "agent":
+            continue
+        page = _page(rollout, turn, where)
+        state = turn.state if isinstance(turn.state, dict) else {}
+        where = state or where
+        said = _said(rollout, turn)
+        blocked = _is_blocked(state)
+        if not turn.tool_calls:
+            yield Taken(turn=number, key=WAIT, said=said, page=page, failed=turn.parse_error, blocked=blocked)
+        for place, call in enumerate(turn.tool_calls):
+            yield Taken(
+                turn=number,
+                key=KEYS.get(call.name, call.name),
+                arguments=_arguments(call, (SCALE, SCALE) if thousandths else page.size),
+                said=said if place == 0 else "",  # one reply, counted once
+                page=page,
+                failed=call.error,
+                blocked=blocked,
+            )
+
+
+def _page(rollout: Rollout, turn: Turn, where: Mapping[str, Json]) -> Page:
+    """The last thing that was shown before the reply."""
+    for index in (index for start, stop in reversed(turn.reads) for index in reversed(range(start, stop))):
+        message = rollout.messages[index] if index < len(rollout.messages) else None
+        if message is None or message.role not in ("user", "tool"):
+            continue
+        image: Mapping[str, Json] = next(
+            (part for part in message.content or () if isinstance(part, dict) and "blob" in part), {}
+        )
+        size = (image["width"], image["height"]) if image.get("width") and image.get("height") else None
+        return Page(message.text, image.get("blob"), size, where.get("url"), where.get("title"))
+    return Page(url=where.get("url"), title=where.get("title"))
+
+
+def _said(rollout: Rollout, turn: Turn) -> str:
+    """The whole reply: thoughts, words, and calls as a model writes them."""
+    if turn.writes is None or turn.writes >= len(rollout.messages):
+        return ""
+    message: Message = rollout.messages[turn.writes]
+    thoughts = f"<think>\n{message.reasoning}\n</think>\n" if message.reasoning else ""
+    calls = (
+        f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n</tool_call>'
+        for call in message.tool_calls or ()
+        if not _is_in_words(call, message.text)
+    )
+    return "\n".join(part for part in (f"{thoughts}{message.text}", *calls) if part)
+
+
+def _is_in_words(call: Call, text: str) -> bool:
+    """Whether the words of a reply hold the call: a model without calls of its own writes them so (`--tool-calls`)."""
+    return (call.name in text and call.arguments in text) or any(mark in text for mark in CALL_MARKS)
+
+
+def _arguments(call: ToolCall, size: tuple[int, int] | None) -> dict[str, Json]:
+    """The arguments under the names that theirs gives them."""
+    given: dict[str, Json] = (
+        dict(call.arguments) if isinstance(call.arguments, dict) else {"raw": call.arguments}
+    )
+    if (
+        size is not None
+        and isinstance(given.get("x"), int | float)
+        and isinstance(given.get("y"), int | float)
+    ):
+        x, y = given.pop("x"), given.pop("y")
+        given["coordinates"] = [round(x * SCALE / size[0]), round(y * SCALE / size[1])]
+    if "element" in given:
+        given["element_id"] = str(given.pop("element"))
+    if call.name == "answer" and "text" in given:
+        given["content"] = given.pop("text")
+    return given
+
+
+def _is_blocked(state: Json) -> bool:
+    return isinstance(state, dict) and bool(state.get("blocked"))
