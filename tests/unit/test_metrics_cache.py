@@ -27,8 +27,8 @@ from tests.stores import (
     write_run,
 )
 from windrow import Rollout, rescore
+from windrow.cli.collect_report import closing
 from windrow.cli.main import main
-from windrow.cli.report import closing
 from windrow.cli.stats import text
 from windrow.collecting.api import run_collection
 from windrow.engine.control import Control

@@ -20,10 +20,10 @@ from tests.collecting import answering, collected
 from tests.serving import write_jsonl
 from tests.stores import FAILED, judge, make_rollout
 from windrow.cli import progress as display_module
-from windrow.cli.figures import Speed, duration, frame, percent
-from windrow.cli.live import pack
+from windrow.cli.live_display import pack
 from windrow.cli.main import main
 from windrow.cli.progress import MILESTONES, Display
+from windrow.cli.progress_text import Speed, duration, frame, percent
 from windrow.engine.progress import Progress
 from windrow.policies import Completion, Request
 from windrow.policies.scripted import CallablePolicy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.serving import write_jsonl
-from windrow.cli.figures import Speed, frame
+from windrow.cli.progress_text import Speed, frame
 from windrow.collecting.resolve import Prepared, prepare
 from windrow.config import expand, load_config, services_at
 from windrow.engine.progress import Progress

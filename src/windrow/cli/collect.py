@@ -10,11 +10,11 @@ import asyncio
 import os
 from pathlib import Path
 
+from windrow.cli.collect_report import closing, opening
 from windrow.cli.flags import add_options
 from windrow.cli.progress import Display
-from windrow.cli.report import closing, opening
 from windrow.cli.signals import Signals
-from windrow.cli.tracking import add_track_arguments
+from windrow.cli.tracker_flags import add_track_arguments
 from windrow.collecting.api import run_collection
 from windrow.collecting.collection import Collection, Summary, open_collection
 from windrow.collecting.ranks import is_unasked, launched

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from windrow.cli.figures import percent
+from windrow.cli.progress_text import percent
 from windrow.store.merging import Merged, MergeProgress, merge
 
 PROGRESS_S = 2.0

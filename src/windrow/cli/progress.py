@@ -11,14 +11,14 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from windrow.cli.figures import Frame, Speed, frame, percent, work_frame
+from windrow.cli.progress_text import Frame, Speed, frame, percent, work_frame
 from windrow.cli.streams import JsonLines, descriptor
 from windrow.collecting.collection import Collection
 from windrow.engine.progress import Progress
 from windrow.records import Rollout, encode
 
 if TYPE_CHECKING:
-    from windrow.cli.live import Region
+    from windrow.cli.live_display import Region
 
 MILESTONES = (20, 40, 60, 80, 90, 95, 98, 99, 100)
 SLOW_S = 2.0  # off a terminal, what takes longer than this is named
@@ -116,7 +116,7 @@ class Display:
             self._json = None
 
     def _open_region(self) -> Region | None:
-        from windrow.cli.live import Region
+        from windrow.cli.live_display import Region
 
         try:
             return Region(self._frame)

@@ -12,8 +12,8 @@ import sys
 import time
 
 from windrow.cli.collect import BUDGET_EXIT
-from windrow.cli.figures import duration, percent
 from windrow.cli.flags import add_judge_arguments
+from windrow.cli.progress_text import duration, percent
 from windrow.cli.signals import Signals
 from windrow.cli.text import shorten
 from windrow.config import OPTIONS

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.cli.text import counts_text, mean_text, parse_reward, shorten
-from windrow.cli.tracking import add_track_arguments
+from windrow.cli.tracker_flags import add_track_arguments
 from windrow.errors import UsageError
 from windrow.stats.majority import Majority
 from windrow.stats.schema import METRICS, Metrics

@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from windrow.cli.figures import Frame
+from windrow.cli.progress_text import Frame
 from windrow.cli.streams import Capture
 
 REDRAW_S = 0.2
