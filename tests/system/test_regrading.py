@@ -15,7 +15,7 @@ import pytest
 from tests.commands import Project, Running
 from tests.serving import ModelServer
 from tests.valve import Valve
-from windrow.grading.grading_pass.rescoring import generations
+from windrow.grading.rescoring import generations
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,7 @@ from windrow.cli.main import main
 from windrow.config import ScorerConfig
 from windrow.engine.control import Control
 from windrow.errors import UsageError
-from windrow.grading.grading_pass.rescoring import generations
-from windrow.grading.rescoring import RescoreProgress, use_generation
+from windrow.grading.rescoring import RescoreProgress, generations, use_generation
 from windrow.policies import Request
 from windrow.records import Grading
 from windrow.store.run_directory import GradingSink

@@ -19,8 +19,14 @@ from windrow.cli.text import shorten
 from windrow.config import OPTIONS
 from windrow.engine.control import Control
 from windrow.errors import UsageError
-from windrow.grading.grading_pass.rescoring import generations
-from windrow.grading.rescoring import Generation, Rescored, RescoreProgress, rescore, use_generation
+from windrow.grading.rescoring import (
+    Generation,
+    Rescored,
+    RescoreProgress,
+    generations,
+    rescore,
+    use_generation,
+)
 from windrow.util.event_loop import run_loop
 
 PROGRESS_S = 2.0

@@ -16,8 +16,8 @@ from windrow.config import ScorerConfig, expand, nearest
 from windrow.engine.context import AnyScorer, Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError, UsageError
+from windrow.grading import answers
 from windrow.grading.base import BaseScorer
-from windrow.grading.grading_pass import answers
 from windrow.grading.math import check_installed, math_judge
 from windrow.grading.user_functions import scorer_of
 from windrow.identity import digest
