@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.serving import ModelServer
+from tests.support.model_server import ModelServer
 
 # Time limits are pytest-timeout's business: a machine that is slow is no failure. CI draws the same cases each time, so
 # that a red build can be repeated.

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.commands import Outcome, Project
-from tests.serving import ModelServer, write_jsonl
-from tests.wire import Deed, Handler, WireRequest, WireServer, completion, http, wired
+from tests.support.command_process import Outcome, Project
+from tests.support.model_server import ModelServer, write_jsonl
+from tests.support.raw_server import Deed, Handler, WireRequest, WireServer, completion, http, wired
 from windrow.cli.main import main
 
 ROWS = [{"id": f"q{n}", "prompt": f"what is {n}", "answer": "42"} for n in range(6)]

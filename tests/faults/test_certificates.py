@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Project
+from tests.support.command_process import Project
 
 HERE = Path(__file__).parent / "certificate"
 CERTIFICATE = HERE / "test-only.pem"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import MODELS, Bench, Door
-from tests.wire import WireServer, http
+from tests.support.raw_server import WireServer, http
 from windrow.policies.base import MAX_RETRY_AFTER_S, pause_s
 
 HOUR_S = 3600.0

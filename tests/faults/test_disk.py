@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Outcome, Project
-from tests.disks import FullDisk, SickDisk
 from tests.faults.conftest import Bench, Door
-from tests.stores import attempts, collect, contents, open_run
+from tests.support.command_process import Outcome, Project
+from tests.support.fake_disks import FullDisk, SickDisk
+from tests.support.run_builders import attempts, collect, contents, open_run
 from windrow.collecting.api import run_collection
 from windrow.errors import StoreError
 

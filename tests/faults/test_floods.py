@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import MODELS, Bench, Door
-from tests.wire import WireServer, completion, http
+from tests.support.raw_server import WireServer, completion, http
 from windrow.policies.endpoint import MAX_REPLY_BYTES
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import MODELS, Bench
-from tests.serving import write_jsonl
-from tests.wire import WireRequest, WireServer, http
+from tests.support.model_server import write_jsonl
+from tests.support.raw_server import WireRequest, WireServer, http
 from windrow.cli.main import main
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}

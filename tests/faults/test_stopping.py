@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.commands import PATIENCE_S, Project, Running
 from tests.faults.conftest import Bench, Door
-from tests.wire import WireServer
+from tests.support.command_process import PATIENCE_S, Project, Running
+from tests.support.raw_server import WireServer
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.clocks import LIMIT_S, for_ever, time_passes
-from tests.collecting import answering, collected
 from tests.faults.conftest import ROWS
-from tests.worlds import world
+from tests.support.collect_helpers import answering, collected
+from tests.support.fake_clock import LIMIT_S, for_ever, time_passes
+from tests.support.scripted_envs import world
 from windrow.policies.base import Completion
 from windrow.records import Call
 from windrow.util import guard

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import GOOD, MODELS, ROWS, Bench, Door
-from tests.serving import write_jsonl
-from tests.wire import WireRequest, WireServer, completion, dripping, http, resetting
+from tests.support.model_server import write_jsonl
+from tests.support.raw_server import WireRequest, WireServer, completion, dripping, http, resetting
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 BODY = json.dumps(completion("42")).encode()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_text, reshaped, taken_or_refused
-from tests.stores import folder_in_memory
+from tests.support.run_builders import folder_in_memory
 from windrow.config import load_config, parse_mcp, parse_tool
 from windrow.errors import UsageError
 from windrow.policies.scripted import scripted_policy

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.mutations import fuzz
-from tests.wire import WireServer, http, wired
+from tests.support.raw_server import WireServer, http, wired
 from windrow.errors import PolicyError
 from windrow.policies.base import Policy, Request, Route
 from windrow.policies.chat import ChatPolicy

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 
 import windrow
-from tests.exporting import sampled
 from tests.fuzz.mutations import fuzz, mutated_json, taken_or_refused
-from tests.stores import folder_in_memory, write_lines, write_run
+from tests.support.export_helpers import sampled
+from tests.support.run_builders import folder_in_memory, write_lines, write_run
 from windrow.records import Call, Message
 
 CALL = Call(id="c", name="add", arguments='{"x": 1}')

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.mutations import fuzz, mutated_bytes
-from tests.httpclients import CHUNKED, EVIL, OK, STATUS
-from tests.wire import WireRequest, wired
+from tests.support.http_clients import CHUNKED, EVIL, OK, STATUS
+from tests.support.raw_server import WireRequest, wired
 from windrow.policies.http_client import HttpError, Response, http_client
 from windrow.policies.http_client.connection import Connection
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 
 from tests.fuzz.mutations import fuzz, reshaped
-from tests.hudrows import V5, V6, v4
+from tests.support.hud_rows import V5, V6, v4
 from windrow.integrations.hud.env import Hud
 from windrow.integrations.hud.rows import generation_of, key_of, owns_env, split_row
 from windrow.tasks.row_formats import form_of, own_env, usual_env

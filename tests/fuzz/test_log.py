@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, mutated_text, taken_or_refused
-from tests.stores import collect, folder_in_memory, rows
+from tests.support.run_builders import collect, folder_in_memory, rows
 from windrow.cli.collect_report import key_lines
 from windrow.cli.stats import text
 from windrow.records import Rollout, encode

@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.disks import QuickDisk
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_refused
-from tests.stores import FAILED, folder_in_memory, make_grading, make_rollout, write_lines, write_run
+from tests.support.fake_disks import QuickDisk
+from tests.support.run_builders import (
+    FAILED,
+    folder_in_memory,
+    make_grading,
+    make_rollout,
+    write_lines,
+    write_run,
+)
 from windrow.identity import rollout_id
 from windrow.store.judgements import Said
 from windrow.store.merging import merge

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import windrow
-from tests.collecting import answering
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_refused
-from tests.nemofiles import half_finished, inputs, write
-from tests.stores import folder_in_memory
+from tests.support.collect_helpers import answering
+from tests.support.nemo_gym_files import half_finished, inputs, write
+from tests.support.run_builders import folder_in_memory
 from windrow.collecting.importing import Imported, import_run, written_by_nemo_gym
 from windrow.collecting.resolve import prepare
 from windrow.config import load_config

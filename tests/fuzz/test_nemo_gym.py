@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 
 from tests.fuzz.mutations import fuzz, mutated_json, mutated_text, reshaped
-from tests.nemoserver import answer, call, message, result, row, sampled
+from tests.support.nemo_gym_servers import answer, call, message, result, row, sampled
 from windrow import Message, Task
 from windrow.agents import Played
 from windrow.config.yamltext import NotYaml, yaml_value

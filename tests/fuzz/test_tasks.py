@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, mutated_text, taken_or_refused
-from tests.loading import prepared
-from tests.stores import folder_in_memory
+from tests.support.run_builders import folder_in_memory
+from tests.support.task_loading import prepared
 from windrow.collecting.resolve import Prepared
 
 ROWS = [

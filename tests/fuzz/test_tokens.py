@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from tests.exact import make_turn, tokens
 from tests.fuzz.mutations import fuzz, mutated_json, taken_or_refused
-from tests.stores import folder_in_memory, make_rollout, write_run
+from tests.support.exact_token_policy import make_turn, tokens
+from tests.support.run_builders import folder_in_memory, make_rollout, write_run
 from windrow import Message
 from windrow.cli.main import main
 from windrow.exports.tokens.drift import drift_of

@@ -1,6 +1,6 @@
 """Tool calls of any text and arguments of any JSON: run, or told to the model.
 
-tests/unit/test_toolcalls_properties.py has text made of the formats' own pieces; here whole calls are broken.
+tests/unit/policies/test_toolcalls_properties.py has text made of the formats' own pieces; here whole calls are broken.
 """
 
 from __future__ import annotations

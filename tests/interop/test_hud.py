@@ -17,9 +17,9 @@ from hud.shared.exceptions import HudConfigError
 from hud.types import LegacyTask, MCPToolResult, Trace, TraceStep
 from mcp.types import TextContent
 
-from tests.exporting import exported, said
-from tests.hudrows import V5, v4
-from tests.stores import write_run
+from tests.support.export_helpers import exported, said
+from tests.support.hud_rows import V5, v4
+from tests.support.run_builders import write_run
 from windrow.errors import ScorerError
 from windrow.integrations.hud.rewards import find_reward
 from windrow.integrations.hud.rows import generation_of, key_of, split_row

@@ -24,9 +24,9 @@ from tinker_cookbook.stores.training_store import TrainingRunStore
 from tinker_cookbook.utils.logtree_formatters import ConversationFormatter
 
 import windrow
-from tests.exact import ExactPolicy, numbers
-from tests.exporting import sampled
-from tests.stores import folder_in_memory, write_run
+from tests.support.exact_token_policy import ExactPolicy, numbers
+from tests.support.export_helpers import sampled
+from tests.support.run_builders import folder_in_memory, write_run
 from windrow import Completion, Env, Observation, Request, Score, Step, Tool
 from windrow.exports.tokens.arrays import floats_of
 from windrow.integrations.tinker.summaries import STOPS

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import windrow
-from tests.webgym import Action, browsed, failed, write_browsed
+from tests.support.webgym_data import Action, browsed, failed, write_browsed
 from windrow.integrations.webgym.report import report
 
 CLICK: Action = ("click", {"x": 640.0, "y": 384.0})

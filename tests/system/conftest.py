@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Project
-from tests.serving import ModelServer
+from tests.support.command_process import Project
+from tests.support.model_server import ModelServer
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import windrow
-from tests.collecting import answering, collected
+from tests.support.collect_helpers import answering, collected
 from tests.web.sites import Sites
 from windrow import Completion, Request, Rollout
 from windrow.records import Call

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.commands import PATIENCE_S
+from tests.support.command_process import PATIENCE_S
 from windrow.envs.web.pool import BrowserPool
 from windrow.envs.web.pool_settings import pool_settings
 from windrow.envs.web.reaper import below

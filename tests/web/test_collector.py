@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Project, prompt_of
-from tests.serving import ModelServer
+from tests.support.command_process import Project, prompt_of
+from tests.support.model_server import ModelServer
 from tests.web.origins import Origin
 from tests.web.pools import alive, chromiums, wait_until
 from windrow.envs.web.reaper import below

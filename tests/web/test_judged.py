@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.judging import values
-from tests.serving import ModelServer
+from tests.support.judged_runs import values
+from tests.support.model_server import ModelServer
 from tests.web.playing import visited
 from tests.web.sites import Sites
 from windrow.cli.main import main

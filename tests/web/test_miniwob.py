@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.collecting import answering, collected
-from tests.loading import refusal, tasks_of
+from tests.support.collect_helpers import answering, collected
+from tests.support.task_loading import refusal, tasks_of
 from tests.web.oracle import TASKS, oracle, seen
 from windrow import Rollout
 from windrow.integrations.miniwob.tasks import NOT_DONE, games

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.loading import prepared
+from tests.support.task_loading import prepared
+from tests.support.webgym_data import row
 from tests.web.playing import visited
 from tests.web.sites import Sites
-from tests.webgym import row
 from windrow.integrations.webgym.report import report
 from windrow.integrations.webgym.steps import steps_of
 
