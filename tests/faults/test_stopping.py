@@ -28,7 +28,7 @@ async def agent(session):
 """
 
 
-class Gate:
+class SocksProxy:
     """A model that answers once the gate is open; `waiting` counts those who stand before it."""
 
     def __init__(self) -> None:
@@ -44,25 +44,25 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    made = Gate()
+def gate() -> Iterator[SocksProxy]:
+    made = SocksProxy()
     yield made
     made.opened.set()
 
 
 @pytest.fixture
-def home(gate: Gate, project: Callable[..., Project]) -> Iterator[Project]:
+def home(gate: SocksProxy, project: Callable[..., Project]) -> Iterator[Project]:
     yield project(gate)
     gate.opened.set()  # the server waits for its answers before it stops
 
 
-def begun(home: Project, gate: Gate, *flags: str) -> Running:
+def begun(home: Project, gate: SocksProxy, *flags: str) -> Running:
     running = home.start_collect("--concurrency", "3", *flags)
     running.until(lambda: gate.waiting == 3, "three requests were waiting")
     return running
 
 
-def finished(home: Project, gate: Gate, *flags: str) -> None:
+def finished(home: Project, gate: SocksProxy, *flags: str) -> None:
     """The same command ends the run, and nothing stands there twice."""
     gate.opened.set()
     assert home.collect("--concurrency", "3", *flags).code == 0
@@ -71,7 +71,7 @@ def finished(home: Project, gate: Gate, *flags: str) -> None:
     assert [rollout.reward for rollout in home.rollouts()] == [1.0] * 6
 
 
-def test_a_second_sigterm_cancels_what_runs(home: Project, gate: Gate) -> None:
+def test_a_second_sigterm_cancels_what_runs(home: Project, gate: SocksProxy) -> None:
     running = begun(home, gate)
     running.signal(signal.SIGTERM)
     running.until_said("stopping: 3 running rollouts are finished first")
@@ -99,7 +99,7 @@ async def agent(session):
 """
 
 
-def test_a_sigterm_that_comes_twice_at_once_is_one(home: Project, gate: Gate) -> None:
+def test_a_sigterm_that_comes_twice_at_once_is_one(home: Project, gate: SocksProxy) -> None:
     """So does `timeout` send it: to the process, and to its group."""
     home.module("at_once", AT_ONCE)
     flags = ("--agent", "at_once:agent")
@@ -114,7 +114,7 @@ def test_a_sigterm_that_comes_twice_at_once_is_one(home: Project, gate: Gate) ->
     finished(home, gate, *flags)
 
 
-def test_ctrl_c_twice_ends_a_run_whose_agent_ignores_it(home: Project, gate: Gate) -> None:
+def test_ctrl_c_twice_ends_a_run_whose_agent_ignores_it(home: Project, gate: SocksProxy) -> None:
     home.module("stubborn", STUBBORN)
     gate.opened.set()
     flags = ("--concurrency", "3", "--agent", "stubborn:agent")
@@ -143,7 +143,7 @@ async def agent(session):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_held_up_without_end_says_by_what_and_ends(
-    home: Project, gate: Gate, number: signal.Signals, code: int
+    home: Project, gate: SocksProxy, number: signal.Signals, code: int
 ) -> None:
     home.module("stuck", STUCK)
     gate.opened.set()
@@ -189,7 +189,7 @@ async def agent(session):
 
 
 def test_a_signal_while_a_stopped_command_goes_away_does_not_change_how_it_ends(
-    home: Project, gate: Gate
+    home: Project, gate: SocksProxy
 ) -> None:
     home.module("last", LAST_WORD)
     running = home.start_collect("--concurrency", "1", "--agent", "last:agent")
@@ -207,7 +207,7 @@ def stopped_for_a_while(running: Running, seconds: float) -> None:
     running.signal(signal.SIGCONT)
 
 
-def test_a_process_that_was_stopped_goes_on_where_it_was(home: Project, gate: Gate) -> None:
+def test_a_process_that_was_stopped_goes_on_where_it_was(home: Project, gate: SocksProxy) -> None:
     running = begun(home, gate)
     stopped_for_a_while(running, 0.5)
     gate.opened.set()
@@ -217,7 +217,7 @@ def test_a_process_that_was_stopped_goes_on_where_it_was(home: Project, gate: Ga
 
 
 def test_calls_whose_time_ran_out_while_the_process_was_stopped_are_made_again(
-    home: Project, gate: Gate
+    home: Project, gate: SocksProxy
 ) -> None:
     """The time of a call is the time of the day: those that were under way fail, and are attempted anew."""
     running = home.start_collect("--concurrency", "3", "--call-timeout", "2", "--retries", "99")

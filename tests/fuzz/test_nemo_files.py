@@ -18,9 +18,9 @@ from tests.support.collect_helpers import answering
 from tests.support.nemo_gym_files import half_finished, inputs, write
 from tests.support.run_builders import folder_in_memory
 from windrow.collecting.importing import Imported, import_run, written_by_nemo_gym
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
-from windrow.engine.components import Parts
+from windrow.engine.components import Overrides
 from windrow.errors import ExportError
 from windrow.util.event_loop import run_loop
 
@@ -41,7 +41,9 @@ def imported(folder: Path) -> Imported | None:
     def work() -> Imported:
         written = written_by_nemo_gym(str(folder / "gym.jsonl"))
         options = {"tasks": str(written.inputs), "out": str(folder / "run"), "samples": 2}
-        return run_loop(import_run(prepare(load_config((), options), Parts(policy=answering("x"))), written))
+        return run_loop(
+            import_run(resolve(load_config((), options), Overrides(policy=answering("x"))), written)
+        )
 
     return taken_or_refused(work)
 

@@ -63,7 +63,7 @@ def whole(answer: bytes) -> CheckedReply | str:
         return str(problem)
 
 
-def agree(dialect: str, answer: bytes, route: Route) -> None:
+def check_compatible(dialect: str, answer: bytes, route: Route) -> None:
     found, expected = read(dialect, answer, route), whole(answer)
     if isinstance(expected, str) or isinstance(found, str):
         assert found == expected
@@ -91,7 +91,7 @@ def test_a_prompt_that_repeats_the_last_one_is_read_as_if_it_were_the_first(
     route = Route()
     for told in arrays(last, turns):
         counted = data.draw(st.sampled_from([None, told.count(",") + 1, 1]))
-        agree(dialect, reply(dialect, told, counted, elsewhere), route)
+        check_compatible(dialect, reply(dialect, told, counted, elsewhere), route)
 
 
 def arrays(last: list[str], turns: list[Any]) -> Iterator[str]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, mutated_text, taken_or_refused
 from tests.support.run_builders import folder_in_memory
-from tests.support.task_loading import prepared
-from windrow.collecting.resolve import Prepared
+from tests.support.task_loading import resolved
+from windrow.collecting.resolve import ResolvedRun
 
 ROWS = [
     {"id": "a", "prompt": "2 + 2?", "answer": "4", "tags": ["x"], "data": {"n": [1, 2.5, None]}},
@@ -42,9 +42,9 @@ def folder() -> Iterator[Path]:
         yield path
 
 
-def read(path: Path, **options: object) -> Prepared | None:
+def read(path: Path, **options: object) -> ResolvedRun | None:
     """What is made of the file; None where it is refused. Anything else that is raised is a failure."""
-    found: Prepared | None = taken_or_refused(lambda: prepared(path, **options))
+    found: ResolvedRun | None = taken_or_refused(lambda: resolved(path, **options))
     if found is None:
         return None
     tasks = [found.source.task(position) for position in range(len(found.source))]

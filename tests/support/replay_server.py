@@ -16,7 +16,7 @@ import msgspec
 
 from tests.support.raw_server import WireRequest, http, wire
 from windrow import Completion, Request
-from windrow.policies.base import Given, Route
+from windrow.policies.base import ForcedTokens, Route
 from windrow.policies.chat import ChatPolicy
 from windrow.records import Message
 
@@ -47,7 +47,7 @@ def request_of(asked: dict[str, Any], route: Route | None = None) -> Request:
         sampling=asked["sampling"],
         capture=asked["capture"],
         top_logprobs=asked.get("top_logprobs", 0),
-        given=Given(**asked["given"]) if "given" in asked else None,
+        given=ForcedTokens(**asked["given"]) if "given" in asked else None,
         id="r",
         attempt=1,
         turn=0,

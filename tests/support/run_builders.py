@@ -14,9 +14,9 @@ import msgspec
 from tests.support.fake_disks import QuickDisk
 from windrow.collecting.api import run_collection
 from windrow.collecting.collection import Collection, Summary, open_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
-from windrow.engine.components import Parts
+from windrow.engine.components import Overrides
 from windrow.engine.control import Control
 from windrow.identity import digest, rollout_id, seed_of
 from windrow.policies.base import Request
@@ -87,14 +87,14 @@ def open_run(
     settings = {"samples": 2, "concurrency": 4, "out": str(out), "call_retries": 0, "retries": 0, **options}
     if named:
         settings["scorers"] = named
-    parts = Parts(
+    parts = Overrides(
         rows=rows(3) if tasks is None else tasks,
         policy=CallablePolicy(answer, name="echo"),
         scorers=tuple(scorer for scorer in scorers if not isinstance(scorer, str)),
     )
-    prepared = prepare(load_config((), settings), parts)
+    resolved = resolve(load_config((), settings), parts)
     return open_collection(
-        prepared,
+        resolved,
         overwrite=overwrite,
         redo=redo,
         regrade=regrade,

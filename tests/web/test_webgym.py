@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.support.task_loading import prepared
+from tests.support.task_loading import resolved
 from tests.support.webgym_data import row
 from tests.web.playing import visited
 from tests.web.sites import Sites
@@ -62,5 +62,5 @@ async def test_a_run_in_a_browser_gives_their_numbers_and_files(tmp_path: Path) 
     assert right[-1]["action"]["action"] == {"key": "answer", "arguments": {"content": "two kinds"}}
 
     there = [row(1), row(2, website="http://127.0.0.1:1/")]
-    left = prepared(there, env="prompt", split="train", blocklist=str(blocklist))
+    left = resolved(there, env="prompt", split="train", blocklist=str(blocklist))
     assert [left.tasks.task(n)["task_id"] for n in range(len(left.tasks))] == [1]

@@ -58,14 +58,14 @@ class Session(Protocol):
         """What is sent along where the episode is played elsewhere."""
 
     def record(self, played: Played) -> None:
-        """Write down an episode that was played elsewhere, and end it: for an agent that `plays_itself`."""
+        """Write down an episode that was played elsewhere, and end it: for an agent that `external`."""
 
 
 class Agent:
     """Made once for a run and shared by its episodes: what belongs to one of them stays in `run`."""
 
     version: ClassVar[str | int | None] = None
-    plays_itself: ClassVar[bool] = False  # somewhere else, with a model of its own: no policy is asked here
+    external: ClassVar[bool] = False  # somewhere else, with a model of its own: no policy is asked here
     env: ClassVar[str | None] = None  # the only environment that it plays in
     usual_timeout_s: ClassVar[float | None] = None  # of an episode, where the run sets none
 

@@ -18,7 +18,7 @@ from windrow.cli.tracker_flags import add_track_arguments
 from windrow.collecting.api import run_collection
 from windrow.collecting.collection import Collection, Summary, open_collection
 from windrow.collecting.ranks import is_unasked, launched
-from windrow.collecting.resolve import Prepared, prepare
+from windrow.collecting.resolve import ResolvedRun, resolve
 from windrow.config import OPTIONS, load_config
 from windrow.engine.control import Control
 from windrow.envs import Env
@@ -83,21 +83,21 @@ def run(arguments: argparse.Namespace) -> int:
     with Display(quiet=quiet, json=arguments.json and not arguments.dry_run) as display:
         display.status("reading the tasks")
         loaded = load_config(arguments.config, options, arguments.set)
-        prepared = prepare(launched(loaded, os.environ))
+        resolved = resolve(launched(loaded, os.environ))
         if arguments.merge is not None:
             from windrow.collecting.rank_merge import refuse_merge
 
-            refuse_merge(prepared, Path(arguments.merge))
-        for note in prepared.notes:
+            refuse_merge(resolved, Path(arguments.merge))
+        for note in resolved.notes:
             if not arguments.quiet or is_unasked(note):
                 display.say(note)
-        if prepared.source.invalid:
-            display.say(f"left out {list_problems(prepared.source.invalid)}")
+        if resolved.source.invalid:
+            display.say(f"left out {list_problems(resolved.source.invalid)}")
         if arguments.dry_run:
-            return _dry_run(prepared)
+            return _dry_run(resolved)
         display.status("reading what is done")
         collection = open_collection(
-            prepared,
+            resolved,
             overwrite=arguments.overwrite,
             redo=arguments.redo,
             regrade=arguments.regrade,
@@ -131,7 +131,7 @@ def _check_merge(arguments: argparse.Namespace) -> None:
 
 def _merges(collection: Collection, arguments: argparse.Namespace) -> bool:
     """Whether it is this call that merges. All ranks may be given the same flags."""
-    rank = collection.prepared.rank
+    rank = collection.resolved.rank
     return arguments.merge is not None and (rank is None or rank.number == 0)
 
 
@@ -145,12 +145,12 @@ def _merge(collection: Collection, control: Control, display: Display, arguments
         return False
     joined = Others(collection).join(
         Path(arguments.merge),
-        lock=collection.prepared.run.lock,
+        lock=collection.resolved.run.lock,
         on_warning=lambda text: display.say(f"warning: {text}"),
     )
     for line in joined.lacking:
         display.say(line)
-    run = collection.prepared.run
+    run = collection.resolved.run
     if trackers := trackers_of(run.track):
         sending = track(
             Path(arguments.merge), trackers, upload_rollouts=run.upload_rollouts, warn=collection.warn
@@ -181,26 +181,26 @@ async def _collect(
     return summary, control
 
 
-def _dry_run(prepared: Prepared) -> int:
+def _dry_run(resolved: ResolvedRun) -> int:
     """The plan's size, the first prompt and the first ids; nothing is written or sent."""
-    collection = open_collection(prepared, stored=False)
+    collection = open_collection(resolved, stored=False)
     if not len(collection.plan):
         print("no task is this rank's")
         return 0
     slot = collection.plan.slot(0)
-    cast = prepared.world.cast(slot.task)
-    env = cast.env(cast.env_settings, prepared.world.context(slot))
-    what = "episodes" if prepared.matches else "rollouts"
-    print(f"{len(collection.plan.tasks):,} tasks × {prepared.run.samples} = {len(collection.plan):,} {what}")
-    print(f"run directory: {prepared.out}")
-    print(f"behaviour: {prepared.behaviour.hash}")
-    print(f"env {cast.env_name}, agent {cast.agent_name}, model {prepared.world.policy.model}")
-    print(f"scorers: {', '.join(scorer.name for scorer in cast.scorers) or 'none'}")
+    setup = resolved.context.episode_setup(slot.task)
+    env = setup.env(setup.env_settings, resolved.context.env_context(slot))
+    what = "episodes" if resolved.matches else "rollouts"
+    print(f"{len(collection.plan.tasks):,} tasks × {resolved.run.samples} = {len(collection.plan):,} {what}")
+    print(f"run directory: {resolved.out}")
+    print(f"behaviour: {resolved.behaviour.hash}")
+    print(f"env {setup.env_name}, agent {setup.agent_name}, model {resolved.context.policy.model}")
+    print(f"scorers: {', '.join(scorer.name for scorer in setup.scorers) or 'none'}")
     print(f"first task: {slot.task.key} (digest {slot.task.digest})")
     slots = [collection.plan.slot(number) for number in range(min(4, len(collection.plan)))]
-    ids = [episode_id(slot.group, slot.sample) if prepared.matches else slot.id for slot in slots]
+    ids = [episode_id(slot.group, slot.sample) if resolved.matches else slot.id for slot in slots]
     print(f"first {what}: {', '.join(ids)}")
-    if isinstance(env, Env) and cast.env.__module__.startswith("windrow.") and not env.connects:
+    if isinstance(env, Env) and setup.env.__module__.startswith("windrow.") and not env.connects:
         observation = asyncio.run(env.reset(slot.task))
         print("first prompt:")
         for message in observation.messages:
@@ -211,5 +211,5 @@ def _dry_run(prepared: Prepared) -> int:
             )
             print(f"  [{role}] {content}")
     else:
-        print(f"first prompt: made by {cast.env_name} when it runs")
+        print(f"first prompt: made by {setup.env_name} when it runs")
     return 0

@@ -17,7 +17,7 @@ def opening(collection: Collection) -> str:
     if collection.to_grade:
         parts.append(f"{collection.to_grade:,} to grade")
     parts.append(f"{ledger.pending_count:,} left to run" if ledger.pending_count else "nothing to run")
-    rank = collection.prepared.rank
+    rank = collection.resolved.rank
     whose = f" (rank {rank.number} of {rank.world_size})" if rank is not None else ""
     return f"{collection.path}{whose}: {', '.join(parts)}"
 
@@ -29,7 +29,7 @@ def closing(collection: Collection, summary: Summary, control: Control) -> str:
         mean = collection.progress.reward_sum / collection.progress.rewards
         lines[0] += f", mean reward {mean:.3f} over {collection.progress.rewards:,}"
     for kind, count in collection.progress.failures.items():
-        example = collection.prepared.redactor.text(collection.progress.examples[kind])
+        example = collection.resolved.redactor.text(collection.progress.examples[kind])
         lines.append(f"{count:,} × {kind}, such as: {shorten(example, 200)}")
     if summary.failed:
         lines.append(f"{summary.failed:,} failed for good: --redo status=failed runs them again")
@@ -37,7 +37,7 @@ def closing(collection: Collection, summary: Summary, control: Control) -> str:
         why = control.why or ("stopped" if control.stopping else "failed")
         lines.append(f"{summary.pending:,} not done ({why}): the same command continues")
     if summary.ungraded:
-        again = "the same command grades them, or " if collection.prepared.grading is not None else ""
+        again = "the same command grades them, or " if collection.resolved.grading is not None else ""
         lines.append(f"{summary.ungraded:,} not graded: {again}--redo grade=failed runs them again")
     if collection.short_groups:
         lines.append(
@@ -66,7 +66,7 @@ def key_lines(entry: AgentEntry) -> list[str]:
 
 def _paths(collection: Collection) -> list[str]:
     assert collection.path is not None
-    several = collection.prepared.run.workers > 1 or collection.prepared.rank is not None
+    several = collection.resolved.run.workers > 1 or collection.resolved.rank is not None
     logs = "rollouts.*.jsonl" if several else "rollouts.jsonl"
     files = {"run": collection.path, "rollouts": collection.path / logs}
     if collection.metrics is not None:

@@ -10,7 +10,7 @@ import sys
 
 from windrow.cli.flags import add_options
 from windrow.collecting.importing import Imported, Written, import_run, written_by_nemo_gym
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import OPTIONS, load_config
 from windrow.tasks.row_problems import list_problems
 from windrow.util.event_loop import run_loop
@@ -35,13 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     written = written_by_nemo_gym(arguments.rollouts, inputs=arguments.inputs, failures=arguments.failures)
     options = {name: getattr(arguments, name, None) for name in OPTIONS}
     options["tasks"] = str(written.inputs)
-    prepared = prepare(load_config(arguments.config, options, arguments.set))
-    for note in () if arguments.quiet else prepared.notes:
+    resolved = resolve(load_config(arguments.config, options, arguments.set))
+    for note in () if arguments.quiet else resolved.notes:
         _say(note)
-    if prepared.source.invalid:
-        _say(f"left out {list_problems(prepared.source.invalid)}")
-    found = run_loop(import_run(prepared, written, on_warning=lambda text: _say(f"warning: {text}")))
-    print(_text(str(prepared.out), written, found))
+    if resolved.source.invalid:
+        _say(f"left out {list_problems(resolved.source.invalid)}")
+    found = run_loop(import_run(resolved, written, on_warning=lambda text: _say(f"warning: {text}")))
+    print(_text(str(resolved.out), written, found))
     return 0
 
 

@@ -40,7 +40,7 @@ COMMANDS = {
 
 def module_of(command: str) -> str:
     """Where a command is; one of them has a name that no module can have."""
-    return f"windrow.cli.{'importing' if command == 'import' else command}"
+    return f"windrow.cli.{'import_' if command == 'import' else command}"
 
 
 class Parser(argparse.ArgumentParser):

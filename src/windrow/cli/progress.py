@@ -77,7 +77,7 @@ class Display:
         if self._json is None or self._collection is None or self._unread:
             return
         try:
-            self._json.write(self._collection.prepared.redactor.line(encode(rollout)) + b"\n")
+            self._json.write(self._collection.resolved.redactor.line(encode(rollout)) + b"\n")
         except BrokenPipeError:
             self._unread = True
             self.say("nobody reads standard output any more; the run goes on without it")

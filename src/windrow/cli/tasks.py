@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
-from windrow.engine.components import Parts
+from windrow.engine.components import Overrides
 from windrow.policies import Policy
 from windrow.policies.base import ANY_SAMPLING
 from windrow.tasks.loaders import FORMS
@@ -34,13 +34,13 @@ class _AnyPolicy(Policy):
 def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("env", "split", "map", "skip_invalid")}
     options["tasks"] = arguments.file
-    prepared = prepare(load_config((), options), Parts(policy=_AnyPolicy()))
-    source = prepared.source
+    resolved = resolve(load_config((), options), Overrides(policy=_AnyPolicy()))
+    source = resolved.source
     repeated = sum(1 for position in range(len(source)) if source.identity(position)[1])
     print(f"{arguments.file}: {len(source):,} valid tasks")
     if repeated:
         print(f"{repeated:,} of them repeat an earlier row")
-    for note in prepared.notes:
+    for note in resolved.notes:
         print(note)
     if source.invalid:
         print(f"left out {list_problems(source.invalid)}", file=sys.stderr)

@@ -15,9 +15,9 @@ from typing import Any, Literal, overload
 
 from windrow.agents import Agent, AgentFunction
 from windrow.collecting.collection import Collection, Summary, open_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
-from windrow.engine.components import Parts
+from windrow.engine.components import Overrides
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.envs import BaseEnv
@@ -75,11 +75,11 @@ async def collect(
     stays, and the same call continues.
     """
     await _others_left()
-    parts, named = _parts(tasks, policy, env, agent, scorers, tools)
+    overrides, named = _parts(tasks, policy, env, agent, scorers, tools)
     files = [config] if isinstance(config, str | Path) else list(config)
     loaded = load_config(files, {**options, **named}, sets)
     collection = open_collection(
-        prepare(loaded, parts),
+        resolve(loaded, overrides),
         overwrite=overwrite,
         redo=redo,
         regrade=regrade,
@@ -112,13 +112,13 @@ async def run_examples(
     else holds it.
     """
     await _others_left()
-    parts, named = _parts(rows, policy, env, agent, None)
+    overrides, named = _parts(rows, policy, env, agent, None)
     if store is not None:
         named["out"] = str(store)
     loaded = load_config((), {**options, **named})
-    collection = open_collection(prepare(loaded, parts), stored=store is not None, gate=semaphore)
+    collection = open_collection(resolve(loaded, overrides), stored=store is not None, gate=semaphore)
     # A run that goes on numbers its tasks as it did at first; here the rows count, of which a rank has its share.
-    tasks = collection.prepared.tasks if collection.prepared.rank is None else collection.plan.tasks
+    tasks = collection.resolved.tasks if collection.resolved.rank is None else collection.plan.tasks
     by_group = {collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))}
     async with aclosing(_stream(collection, settled_only=True)) as stream:
         async for rollout in stream:
@@ -143,7 +143,7 @@ async def run_collection(
     """
     control = control or Control()
     if collection.path is not None:
-        for message in filter(None, map(missing, trackers_of(collection.prepared.run.track))):
+        for message in filter(None, map(missing, trackers_of(collection.resolved.run.track))):
             collection.warn(message)
 
     async def progressed() -> None:
@@ -175,7 +175,7 @@ async def run_collection(
 
 async def _track(collection: Collection, control: Control) -> None:
     """Tell trackers of a run that was not stopped. Its lock is free by then: an upload may take its time."""
-    run, path, rank = collection.prepared.run, collection.path, collection.prepared.rank
+    run, path, rank = collection.resolved.run, collection.path, collection.resolved.rank
     if path is None or control.stopping or not (trackers := trackers_of(run.track)):
         return
     if rank is not None:
@@ -212,7 +212,7 @@ async def _stream(
 ) -> AsyncGenerator[Any, None]:
     """What the collection commits, as it comes. The consumer's pace holds the engine back."""
     control = Control()
-    queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=max(16, collection.prepared.concurrency))
+    queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=max(16, collection.resolved.concurrency))
     end = object()
 
     async def produce() -> None:
@@ -283,7 +283,7 @@ def _parts(
     agent: str | type[Agent] | AgentFunction | None,
     scorers: Sequence[str | Callable[..., Any]] | None,
     tools: Sequence[str | Mapping[str, Json] | Tool | Callable[..., Any]] | None = None,
-) -> tuple[Parts, dict[str, Any]]:
+) -> tuple[Overrides, dict[str, Any]]:
     """What was given as objects, and what was given by name."""
     named: dict[str, Any] = {}
     if scorers is not None:
@@ -296,7 +296,7 @@ def _parts(
         named["env"] = env
     if isinstance(agent, str):
         named["agent"] = agent
-    parts = Parts(
+    overrides = Overrides(
         rows=None if tasks is None or isinstance(tasks, str | Path) else tasks,
         policy=policy,
         env=env if isinstance(env, type) else None,
@@ -304,4 +304,4 @@ def _parts(
         scorers=tuple(scorer for scorer in scorers or () if not isinstance(scorer, str)),
         tools=tuple(as_tool(tool) for tool in tools or () if not isinstance(tool, str | Mapping)),
     )
-    return parts, named
+    return overrides, named

@@ -11,18 +11,24 @@ from typing import Any
 
 import msgspec
 
-from windrow.collecting.compatibility import agree, changed_code, redo_under_way, refuse_sharing, with_rank
+from windrow.collecting.compatibility import (
+    changed_code,
+    check_compatible,
+    redo_under_way,
+    refuse_sharing,
+    with_rank,
+)
 from windrow.collecting.delivery import Committed, Delivery, Listeners
-from windrow.collecting.resolve import Prepared
-from windrow.engine.adaptive_limit import Pace
+from windrow.collecting.resolve import ResolvedRun
+from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.commit_queue import Finished, OnDurable
 from windrow.engine.context import GroupScorer, Sink
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import Scheduler
-from windrow.engine.slot_queue import Name, Waiting
-from windrow.engine.stop_conditions import Brakes
+from windrow.engine.slot_queue import Name, SlotQueue
+from windrow.engine.stop_conditions import StopConditions
 from windrow.errors import StoreError, WindrowError
 from windrow.grading.grading_pass import GradingStage, Grouped, Progressed
 from windrow.grading.groups import Groups
@@ -34,7 +40,7 @@ from windrow.store.folding import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.rank_progress import RankShare
 from windrow.store.reader import RunReader
-from windrow.store.resume import Past
+from windrow.store.resume import ResumeState
 from windrow.store.run_directory import (
     GradingSink,
     RunDirectory,
@@ -81,7 +87,7 @@ class Collection:
 
     def __init__(
         self,
-        prepared: Prepared,
+        resolved: ResolvedRun,
         tasks: TaskList,
         *,
         directory: RunDirectory | None = None,
@@ -89,26 +95,26 @@ class Collection:
         groups: bool = False,
         on_warning: Warn | None = None,
     ) -> None:
-        run, rank = prepared.run, prepared.rank
-        self.prepared = prepared
+        run, rank = resolved.run, resolved.rank
+        self.resolved = resolved
         self.directory = directory
         self.warnings: list[str] = []
-        self.whole_plan = _plan(prepared, tasks)  # of all ranks
+        self.whole_plan = _plan(resolved, tasks)  # of all ranks
         self.plan = (
-            _plan(prepared, Part(tasks, rank.positions(len(tasks)))) if rank is not None else self.whole_plan
+            _plan(resolved, Part(tasks, rank.positions(len(tasks)))) if rank is not None else self.whole_plan
         )
         self.progress = Progress(planned=0)
         self.metrics: Metrics | None = None  # what metrics.json says but for the tasks, once it is written
         self._gate = gate
         self._on_warning = on_warning
         self._planned_by_agent: Mapping[str, int] = {}
-        judges_groups = any(isinstance(scorer, GroupScorer) for scorer in prepared.judging.scorers)
+        judges_groups = any(isinstance(scorer, GroupScorer) for scorer in resolved.judging.scorers)
         self._sink: Sink = _Nowhere()
-        self._past = Past(self.plan)
+        self._resume_state = ResumeState(self.plan)
         if directory is not None:
             self._resume(directory, groups=groups or judges_groups)
         self._groups = (
-            Groups(self._past, samples=run.samples, min_group=run.min_group)
+            Groups(self._resume_state, samples=run.samples, min_group=run.min_group)
             if groups or judges_groups
             else None
         )
@@ -120,12 +126,12 @@ class Collection:
 
     @property
     def ledger(self) -> Ledger:
-        return self._past.ledger
+        return self._resume_state.ledger
 
     @property
     def to_grade(self) -> int:
         """How many rollouts of earlier calls lack a verdict, and how many groups."""
-        return len(self._past.to_grade) + self._past.unjudged_group_count
+        return len(self._resume_state.to_grade) + self._resume_state.unjudged_group_count
 
     @property
     def short_groups(self) -> int:
@@ -161,21 +167,21 @@ class Collection:
         self.progress.planned = self.ledger.pending_count
         self.progress.to_grade = self.to_grade
         self._planned_by_agent, self.progress.left = self._by_agent()
-        run = self.prepared.run
-        brakes = Brakes(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
-        self._stage.judges.on_usage = brakes.paid
+        run = self.resolved.run
+        stop_conditions = StopConditions(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
+        self._stage.judges.on_usage = stop_conditions.paid
         listeners = Listeners(on_commit, on_progress, on_group)
-        brakes.start()
+        stop_conditions.start()
         try:
             if self.to_grade or self.ledger.pending_count:
                 async with self._served(control, listeners):
-                    await self._grade_and_run(control, brakes, listeners)
+                    await self._grade_and_run(control, stop_conditions, listeners)
         except BaseException:
             with contextlib.suppress(StoreError):  # what went wrong first is what is reported
                 self._save_counts()
             raise
         finally:
-            brakes.release()
+            stop_conditions.release()
         self._save_counts()
         return self.summary()
 
@@ -197,7 +203,7 @@ class Collection:
             done=self.ledger.done_count,
             failed=self.ledger.final_failure_count,
             pending=self.ledger.pending_count,
-            ungraded=self._past.ungraded,
+            ungraded=self._resume_state.ungraded,
             attempts=self.progress.attempts,
         )
 
@@ -216,7 +222,7 @@ class Collection:
 
     def _measure(self, directory: RunDirectory, warn: Warn) -> Metrics:
         """The metrics that stand in metrics.json, where they are of the run as it is now; else new ones."""
-        env = self.prepared.world.env
+        env = self.resolved.context.env
         envs = {name_of(env): env}
         with directory.locks.measuring() if directory.locks is not None else contextlib.nullcontext():
             metrics = unchanged_metrics(directory.path, envs=envs)
@@ -227,23 +233,23 @@ class Collection:
         return metrics
 
     def close(self) -> None:
-        for service in self.prepared.services:
+        for service in self.resolved.services:
             service.release()
-        self._past.close()
+        self._resume_state.close()
         if self.directory is not None:
             self.directory.close()
-        self.prepared.source.rows.close()
+        self.resolved.source.rows.close()
 
     # -- running
 
     def _by_agent(self) -> tuple[dict[str, int], dict[str, int]]:
         """Planned rollouts and pending slots of each agent; the tasks are read only if they say something of that."""
-        prepared, world = self.prepared, self.prepared.world
-        if not (prepared.source.row_agents or prepared.matches or prepared.called):
-            return {world.agent_name: len(self.whole_plan)}, {world.agent_name: self.ledger.pending_count}
-        planned, left = self.plan.by_agent(self.ledger, world.agents)
+        resolved, context = self.resolved, self.resolved.context
+        if not (resolved.source.row_agents or resolved.matches or resolved.called):
+            return {context.agent_name: len(self.whole_plan)}, {context.agent_name: self.ledger.pending_count}
+        planned, left = self.plan.by_agent(self.ledger, context.agents)
         if self.whole_plan is not self.plan:
-            planned, _ = self.whole_plan.by_agent(Ledger(len(self.whole_plan)), world.agents)
+            planned, _ = self.whole_plan.by_agent(Ledger(len(self.whole_plan)), context.agents)
         return planned, left
 
     @contextlib.asynccontextmanager
@@ -255,22 +261,24 @@ class Collection:
             if listeners.on_progress is not None:
                 await listeners.on_progress()
 
-        if not self.prepared.services:
+        if not self.resolved.services:
             yield
             return
         assert self.directory is not None
-        logs, redactor = self.directory.path / "services", self.prepared.redactor
-        if self.prepared.rank is not None:
+        logs, redactor = self.directory.path / "services", self.resolved.redactor
+        if self.resolved.rank is not None:
             logs /= str(self.directory.writer)
-        async with serving(self.prepared.services, logs, control=control, redactor=redactor, waiting=waiting):
+        async with serving(self.resolved.services, logs, control=control, redactor=redactor, waiting=waiting):
             yield
 
-    async def _grade_and_run(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
-        if self.prepared.services and control.stopping:  # there may be nobody to ask
+    async def _grade_and_run(
+        self, control: Control, stop_conditions: StopConditions, listeners: Listeners
+    ) -> None:
+        if self.resolved.services and control.stopping:  # there may be nobody to ask
             return
         async with self._stage.open(control, self.warn):
             await self._grade_leftovers(control, listeners)
-            await self._run_pending(control, brakes, listeners)
+            await self._run_pending(control, stop_conditions, listeners)
 
     async def _grade_leftovers(self, control: Control, listeners: Listeners) -> None:
         if self.to_grade:
@@ -279,98 +287,104 @@ class Collection:
                 control, self.progress, listeners.on_progress, listeners.on_group
             )
 
-    async def _run_pending(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
+    async def _run_pending(
+        self, control: Control, stop_conditions: StopConditions, listeners: Listeners
+    ) -> None:
         if not self.ledger.pending_count:
             return
         self.progress.phase = "opening"
         try:
-            if self.prepared.run.workers > 1:  # each of them opens a world of its own
-                await self._schedule(control, brakes, listeners)
+            if self.resolved.run.workers > 1:  # each of them opens a world of its own
+                await self._schedule(control, stop_conditions, listeners)
             else:
-                await self._run_here(control, brakes, listeners)
+                await self._run_here(control, stop_conditions, listeners)
         finally:
             self.progress.end()
 
-    async def _run_here(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
-        world = self.prepared.world
-        if too_few := make_room(self.prepared.concurrency):
+    async def _run_here(
+        self, control: Control, stop_conditions: StopConditions, listeners: Listeners
+    ) -> None:
+        context = self.resolved.context
+        if too_few := make_room(self.resolved.concurrency):
             self.warn(too_few)
         try:
             with control.cancellable():
-                await world.open(self.warn)
+                await context.open(self.warn)
             self.progress.run()
-            await self._schedule(control, brakes, listeners)
+            await self._schedule(control, stop_conditions, listeners)
         except asyncio.CancelledError:
             if not control.absorb():
                 raise
         finally:
-            await world.close()
+            await context.close()
 
-    async def _schedule(self, control: Control, brakes: Brakes, listeners: Listeners) -> None:
+    async def _schedule(
+        self, control: Control, stop_conditions: StopConditions, listeners: Listeners
+    ) -> None:
         """Run what is pending, as fast as the endpoint, the limits and who is told allow."""
         delivery = Delivery(
             self._stage,
             self._groups,
             progress=self.progress,
-            brakes=brakes,
+            stop_conditions=stop_conditions,
             control=control,
             listeners=listeners,
         )
-        placement = self._workers if self.prepared.run.workers > 1 else self._scheduler
-        await placement(control, brakes, delivery).run(self._waiting())
+        placement = self._workers if self.resolved.run.workers > 1 else self._scheduler
+        await placement(control, stop_conditions, delivery).run(self._waiting())
         await delivery.rest()
 
-    def _scheduler(self, control: Control, brakes: Brakes, delivery: Delivery) -> Scheduler:
+    def _scheduler(self, control: Control, stop_conditions: StopConditions, delivery: Delivery) -> Scheduler:
         """The episodes run in this process."""
-        run = self.prepared.run
+        run = self.resolved.run
         return Scheduler(
-            self.prepared.world,
+            self.resolved.context,
             self._sink,
-            pace=Pace(self.prepared.concurrency, adaptive=run.concurrency == "auto"),
+            pace=AdaptiveLimit(self.resolved.concurrency, adaptive=run.concurrency == "auto"),
             retries=run.retries,
             progress=self.progress,
             control=control,
             on_durable=self._on_durable(delivery),
             deliver=delivery.deliver,
-            spent=brakes.spent,
+            spent=stop_conditions.spent,
             gate=self._gate,
         )
 
-    def _workers(self, control: Control, brakes: Brakes, delivery: Delivery) -> Workers:
+    def _workers(self, control: Control, stop_conditions: StopConditions, delivery: Delivery) -> Workers:
         """The episodes run in processes of their own."""
         assert self.directory is not None
         return Workers(
-            self.prepared.recipe,
+            self.resolved.spec,
             self.directory.path,
-            shares=shares_of(self.prepared.concurrency, self.prepared.run.workers),
+            shares=shares_of(self.resolved.concurrency, self.resolved.run.workers),
             writer=self.directory.writer,
             wants_rollouts=delivery.wants_rollouts,
             progress=self.progress,
             control=control,
             on_durable=self._on_durable(delivery),
             deliver=delivery.deliver,
-            spent=brakes.spent,
+            spent=stop_conditions.spent,
             warn=self.warn,
         )
 
-    def _waiting(self) -> Waiting:
-        run, world = self.prepared.run, self.prepared.world
+    def _waiting(self) -> SlotQueue:
+        run, context = self.resolved.run, self.resolved.context
         limits = {("env", name): most for name, most in run.env_concurrency.items()}
         limits |= {("agent", name): most for name, most in run.agent_concurrency.items()}
 
         def names(slot: Slot) -> tuple[Name, ...]:
-            cast = world.cast(slot.task)
-            return ("env", cast.env_name), ("agent", cast.agent_name)
+            setup = context.episode_setup(slot.task)
+            return ("env", setup.env_name), ("agent", setup.agent_name)
 
         pending = self.plan.pending(self.ledger)
 
         def following() -> Slot | None:
             slot = next(pending, None)
-            while slot is not None and self._past.is_judged(slot):
+            while slot is not None and self._resume_state.is_judged(slot):
                 slot = retried(slot)
             return slot
 
-        return Waiting(following, limits=limits, names=names)
+        return SlotQueue(following, limits=limits, names=names)
 
     def _on_durable(self, delivery: Delivery) -> OnDurable:
         def on_durable(batch: Sequence[Finished]) -> Sequence[Finished]:
@@ -385,7 +399,7 @@ class Collection:
         if self._groups is not None:
             self._groups.touch(slot)
         for outcome in outcomes:
-            self._past.ungraded += is_ungraded(outcome)
+            self._resume_state.ungraded += is_ungraded(outcome)
         first = outcomes[0]  # the seats of an episode are done together, or fail together
         if first.done:
             self.ledger.mark_done(slot.number)
@@ -399,34 +413,38 @@ class Collection:
         """Open the logs, and learn from them what earlier calls have done."""
         assert directory.manifest is not None
         log = directory.open_rollouts()
-        self.prepared.world.blobs = directory.blobs
+        self.resolved.context.blobs = directory.blobs
         reader = RunReader(directory.path)
-        self._past = Past(self.plan, reader, groups=groups, indexed=True, writer=directory.writer)
-        self._past.learn(directory.manifest.grading, redo_under_way(self.prepared, directory.manifest))
+        self._resume_state = ResumeState(
+            self.plan, reader, groups=groups, indexed=True, writer=directory.writer
+        )
+        self._resume_state.learn(
+            directory.manifest.grading, redo_under_way(self.resolved, directory.manifest)
+        )
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
         )
-        self.warn_of_lines(f"run again: {problem}" for problem in self._past.lost)
-        self._past.save_indexes(directory.disk)
-        self._sink = directory.rollout_sink(self.prepared.redactor, self._past.indexes[log.path.name])
-        self._past.indexes.clear()
+        self.warn_of_lines(f"run again: {problem}" for problem in self._resume_state.lost)
+        self._resume_state.save_indexes(directory.disk)
+        self._sink = directory.rollout_sink(self.resolved.redactor, self._resume_state.indexes[log.path.name])
+        self._resume_state.indexes.clear()
 
     def _grading_stage(self) -> GradingStage:
-        stored: dict[str, Any] = {"grading": self.prepared.grading}
+        stored: dict[str, Any] = {"grading": self.resolved.grading}
         if self.directory is not None and self.directory.manifest is not None:
-            redactor = self.prepared.redactor
+            redactor = self.resolved.redactor
             stored["grading"] = self.directory.manifest.grading
             stored["log"] = GradingSink(self.directory.open_scores(), redactor)
-            if self.prepared.judging.models:
+            if self.resolved.judging.models:
                 stored["judgements"] = Judgements(self.directory.open_judgements(), redactor)
         return GradingStage(
-            self.prepared.judging,
-            self.prepared.run,
-            self._past,
+            self.resolved.judging,
+            self.resolved.run,
+            self._resume_state,
             self._groups,
-            concurrency=self.prepared.concurrency,
-            blobs=self.prepared.world.blobs,
+            concurrency=self.resolved.concurrency,
+            blobs=self.resolved.context.blobs,
             **stored,
         )
 
@@ -439,28 +457,28 @@ class Collection:
         }
         with self.directory.agreeing():
             manifest = msgspec.structs.replace(self.directory.manifest, agents=dict(self._planned_by_agent))
-            redo = redo_under_way(self.prepared, manifest) if summary.pending else None
-            if self.prepared.rank is None:
+            redo = redo_under_way(self.resolved, manifest) if summary.pending else None
+            if self.resolved.rank is None:
                 manifest = msgspec.structs.replace(manifest, counts=counts, redo=redo)
             else:
                 share = RankShare(counts=counts, redo=redo)
-                manifest = with_rank(manifest, self.prepared.rank.number, share, len(self.whole_plan))
+                manifest = with_rank(manifest, self.resolved.rank.number, share, len(self.whole_plan))
             self.directory.write_manifest(manifest)
 
 
-def _plan(prepared: Prepared, tasks: TaskList) -> Plan:
-    run = prepared.run
+def _plan(resolved: ResolvedRun, tasks: TaskList) -> Plan:
+    run = resolved.run
     return Plan(
         tasks,
         samples=run.samples,
         pass_=run.pass_,
-        behaviour=prepared.behaviour.hash,
-        split=prepared.source.split,
+        behaviour=resolved.behaviour.hash,
+        split=resolved.source.split,
     )
 
 
 def open_collection(
-    prepared: Prepared,
+    resolved: ResolvedRun,
     *,
     stored: bool = True,
     overwrite: bool = False,
@@ -476,37 +494,37 @@ def open_collection(
     With `groups`, whole groups are given out, also with members that earlier calls have left.
     """
     if not stored:
-        return Collection(prepared, prepared.tasks, gate=gate, on_warning=on_warning)
+        return Collection(resolved, resolved.tasks, gate=gate, on_warning=on_warning)
     if redo is not None:
         parse_where(redo)
-    refuse_sharing(prepared, overwrite=overwrite)
-    path, rank = prepared.out, prepared.rank
-    aside = move_aside(path, lock=prepared.run.lock, disk=disk) if overwrite else None
+    refuse_sharing(resolved, overwrite=overwrite)
+    path, rank = resolved.out, resolved.rank
+    aside = move_aside(path, lock=resolved.run.lock, disk=disk) if overwrite else None
     directory = RunDirectory(
-        path, rank=rank.number if rank is not None else None, lock=prepared.run.lock, disk=disk
+        path, rank=rank.number if rank is not None else None, lock=resolved.run.lock, disk=disk
     )
     try:
         with directory.agreeing():
             before = directory.manifest
-            as_told, prepared = prepared, prepared.continuing(before)
-            agree(prepared, directory, regrade=regrade, redo=redo)
+            as_told, resolved = resolved, resolved.continuing(before)
+            check_compatible(resolved, directory, regrade=regrade, redo=redo)
             file = directory.open_tasks()
-            file.adopt(prepared.tasks)
-            if prepared.scan_index is not None:
-                prepared.scan_index.save(path, directory.disk)
+            file.adopt(resolved.tasks)
+            if resolved.scan_index is not None:
+                resolved.scan_index.save(path, directory.disk)
         collection = Collection(
-            prepared, file, directory=directory, gate=gate, groups=groups, on_warning=on_warning
+            resolved, file, directory=directory, gate=gate, groups=groups, on_warning=on_warning
         )
         if rank is not None:
             collection.save()
-        for message in changed_blocks(prepared.draw, as_told.draw):
+        for message in changed_blocks(resolved.draw, as_told.draw):
             collection.warn(message)
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")
         collection.warn_of_lines(
             f"{file.path}:{number} is not a task and is left out" for number in file.bad_lines
         )
-        for message in changed_code(prepared, before):
+        for message in changed_code(resolved, before):
             collection.warn(message)
         for torn in directory.torn:
             collection.warn(f"a torn last line was set aside in {torn}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.collecting.ranks import without_rank
-from windrow.collecting.resolve import Prepared
+from windrow.collecting.resolve import ResolvedRun
 from windrow.config import as_tree
 from windrow.errors import UsageError
 from windrow.records import Json
@@ -38,52 +38,54 @@ from windrow.tasks.sharding import plan_digest
 from windrow.version import __version__
 
 
-def agree(prepared: Prepared, directory: RunDirectory, *, regrade: bool, redo: str | None) -> None:
+def check_compatible(
+    resolved: ResolvedRun, directory: RunDirectory, *, regrade: bool, redo: str | None
+) -> None:
     """Write the manifest that this call goes by, if what it would collect is what the directory holds."""
     before = directory.manifest
-    manifest = agreed_manifest(prepared, before, regrade=regrade)
-    manifest = msgspec.structs.replace(manifest, ranks=_agreed_ranks(prepared, before))
+    manifest = agreed_manifest(resolved, before, regrade=regrade)
+    manifest = msgspec.structs.replace(manifest, ranks=_agreed_ranks(resolved, before))
     if directory.locks is not None:
         _refuse_other_terms(before, manifest, directory.locks.others_at_work)
     if redo is not None and before is not None:
         directory.open_rollouts()  # what the redo counts from is durable before the manifest says so
-    under_way = _redo_of(directory.path, redo_under_way(prepared, manifest), redo)
-    if prepared.rank is not None:
-        manifest = with_rank(manifest, prepared.rank.number, RankShare(redo=under_way))
+    under_way = _redo_of(directory.path, redo_under_way(resolved, manifest), redo)
+    if resolved.rank is not None:
+        manifest = with_rank(manifest, resolved.rank.number, RankShare(redo=under_way))
         under_way = None
     manifest = msgspec.structs.replace(manifest, redo=under_way)
     if manifest != before:
         directory.write_manifest(manifest)
 
 
-def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: bool) -> Manifest:
+def agreed_manifest(resolved: ResolvedRun, before: Manifest | None, *, regrade: bool) -> Manifest:
     """The manifest of this call, if what it would collect is what the directory holds."""
     fresh = new_manifest(
         version=__version__,
-        source=prepared.source.name,
-        split=prepared.source.split,
-        config=prepared.redactor.tree(as_tree(without_rank(prepared.loaded.run))),
-        behaviour=prepared.behaviour,
-        grading=prepared.grading,
-        code=prepared.code,
-        draws=with_draw((), prepared.draw),
+        source=resolved.source.name,
+        split=resolved.source.split,
+        config=resolved.redactor.tree(as_tree(without_rank(resolved.loaded.run))),
+        behaviour=resolved.behaviour,
+        grading=resolved.grading,
+        code=resolved.code,
+        draws=with_draw((), resolved.draw),
     )
     if before is None:
         return with_generation(fresh, fresh.grading)
-    same_source = prepared.source.joined or before.source == fresh.source  # joined: each task has its own
+    same_source = resolved.source.joined or before.source == fresh.source  # joined: each task has its own
     if not same_source or before.split != fresh.split:
         raise UsageError(
             f"this run is of source {before.source!r}, split {before.split!r}; the tasks given are of source "
             f"{fresh.source!r}, split {fresh.split!r}. Choose another --out, or set --source and --split"
         )
-    if before.behaviour.hash != prepared.behaviour.hash:
+    if before.behaviour.hash != resolved.behaviour.hash:
         raise UsageError(
             "what shapes the rollouts has changed since this run was begun:\n"
-            + difference(before.behaviour.of, prepared.behaviour.of)
+            + difference(before.behaviour.of, resolved.behaviour.of)
             + "\nChoose another --out for the new settings, or --overwrite to move the old run aside"
         )
-    refuse_other_draw(before.draws, prepared.draw)
-    agreed = with_generation(before, _agreed_grading(before, prepared.grading, regrade=regrade))
+    refuse_other_draw(before.draws, resolved.draw)
+    agreed = with_generation(before, _agreed_grading(before, resolved.grading, regrade=regrade))
     return msgspec.structs.replace(
         agreed,
         windrow=fresh.windrow,
@@ -91,15 +93,15 @@ def agreed_manifest(prepared: Prepared, before: Manifest | None, *, regrade: boo
         config=fresh.config,
         code=fresh.code,
         versions=fresh.versions,
-        draws=with_draw(before.draws, prepared.draw),
+        draws=with_draw(before.draws, resolved.draw),
     )
 
 
-def redo_under_way(prepared: Prepared, manifest: Manifest) -> Redo | None:
+def redo_under_way(resolved: ResolvedRun, manifest: Manifest) -> Redo | None:
     """Each rank has its own."""
-    if prepared.rank is None:
+    if resolved.rank is None:
         return manifest.redo
-    return share_of(collecting(manifest.ranks), prepared.rank.number).redo
+    return share_of(collecting(manifest.ranks), resolved.rank.number).redo
 
 
 def with_rank(manifest: Manifest, rank: int, share: RankShare, planned: int | None = None) -> Manifest:
@@ -112,12 +114,12 @@ def with_rank(manifest: Manifest, rank: int, share: RankShare, planned: int | No
     return msgspec.structs.replace(manifest, ranks=[ranks], counts=counts)
 
 
-def refuse_sharing(prepared: Prepared, *, overwrite: bool) -> None:
+def refuse_sharing(resolved: ResolvedRun, *, overwrite: bool) -> None:
     """Refuse what ranks cannot do in one directory, or with one each."""
-    if prepared.rank is None:
+    if resolved.rank is None:
         return
-    if "{rank}" in (prepared.run.out or ""):
-        if prepared.draw is not None and prepared.draw.at is not None and prepared.run.blocklist.at is None:
+    if "{rank}" in (resolved.run.out or ""):
+        if resolved.draw is not None and resolved.draw.at is not None and resolved.run.blocklist.at is None:
             raise UsageError(
                 "--blocklist: each rank would look at a time of its own, and with a directory each they cannot agree on "
                 "one; give all the same --blocklist-at"
@@ -125,7 +127,7 @@ def refuse_sharing(prepared: Prepared, *, overwrite: bool) -> None:
         return
     for flag, refused, why in (
         ("--overwrite", overwrite, "each rank would move aside what the others have collected"),
-        ("--no-lock", not prepared.run.lock, "ranks need locks to share a directory"),
+        ("--no-lock", not resolved.run.lock, "ranks need locks to share a directory"),
     ):
         if refused:
             raise UsageError(
@@ -133,12 +135,12 @@ def refuse_sharing(prepared: Prepared, *, overwrite: bool) -> None:
             )
 
 
-def _agreed_ranks(prepared: Prepared, before: Manifest | None) -> list[Ranks]:
+def _agreed_ranks(resolved: ResolvedRun, before: Manifest | None) -> list[Ranks]:
     """The ranks that this call is one of, and what the run knows of them."""
-    if prepared.rank is None:
+    if resolved.rank is None:
         return []
-    plan = plan_digest(prepared.tasks, samples=prepared.loaded.run.samples, pass_=prepared.loaded.run.pass_)
-    return [ranks_with(collecting(before.ranks) if before else None, prepared.rank, plan)]
+    plan = plan_digest(resolved.tasks, samples=resolved.loaded.run.samples, pass_=resolved.loaded.run.pass_)
+    return [ranks_with(collecting(before.ranks) if before else None, resolved.rank, plan)]
 
 
 def _refuse_other_terms(
@@ -175,9 +177,9 @@ def _redo_of(path: Path, before: Redo | None, where: str | None) -> Redo | None:
     return Redo(where, whole_sizes(path, segments(path)))
 
 
-def changed_code(prepared: Prepared, before: Manifest | None) -> Iterator[str]:
+def changed_code(resolved: ResolvedRun, before: Manifest | None) -> Iterator[str]:
     """A warning for each piece of user code that carries no version and has changed."""
-    for name, found in prepared.code.items():
+    for name, found in resolved.code.items():
         known = before.code.get(name) if before else None
         if known is not None and known != found:
             yield (

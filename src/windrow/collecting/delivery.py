@@ -13,7 +13,7 @@ import msgspec
 from windrow.engine.commit_queue import Finished, is_pending
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
-from windrow.engine.stop_conditions import Brakes
+from windrow.engine.stop_conditions import StopConditions
 from windrow.grading.grading_pass import GradingStage, Grouped, Progressed, whole
 from windrow.grading.groups import Groups
 from windrow.records import Rollout
@@ -41,14 +41,14 @@ class Delivery:
         groups: Groups | None,
         *,
         progress: Progress,
-        brakes: Brakes,
+        stop_conditions: StopConditions,
         control: Control,
         listeners: Listeners,
     ) -> None:
         self._stage = stage
         self._groups = groups
         self._progress = progress
-        self._brakes = brakes
+        self._stop_conditions = stop_conditions
         self._control = control
         self._listeners = listeners
 
@@ -91,7 +91,7 @@ class Delivery:
     def _count(self, finished: Finished) -> None:
         self._progress.count(finished.outcomes, settled=finished.settled)
         if finished.settled:
-            self._brakes.settled(finished.outcomes[0], self._progress)
+            self._stop_conditions.settled(finished.outcomes[0], self._progress)
 
     async def _graded(self, rollout: Rollout, slot: Slot) -> Rollout:
         if rollout.grade != "pending" or self._control.cancelled:

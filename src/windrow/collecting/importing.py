@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from windrow.collecting.collection import Collection, Summary, Warn, open_collection
-from windrow.collecting.resolve import Prepared
-from windrow.engine.context import World
+from windrow.collecting.resolve import ResolvedRun
+from windrow.engine.context import RunContext
 from windrow.engine.episode import OwnScore, score
 from windrow.engine.external_episode import record
 from windrow.engine.recorder import Recorder
@@ -78,17 +78,17 @@ def written_by_nemo_gym(rollouts: str, *, inputs: str | None = None, failures: s
     return Written(path, given, failed if failed.exists() else None)
 
 
-async def import_run(prepared: Prepared, written: Written, on_warning: Warn | None = None) -> Imported:
-    """Commit what is written into the slots of the run that `collect` would make of `prepared`.
+async def import_run(resolved: ResolvedRun, written: Written, on_warning: Warn | None = None) -> Imported:
+    """Commit what is written into the slots of the run that `collect` would make of `resolved`.
 
     Raises UsageError before anything is written for what does not fit: the inputs, itself, or the run that is there.
     """
-    if prepared.matches:
+    if resolved.matches:
         raise UsageError("what another system has written has one seat; it cannot be imported as a match")
-    places = _Places(prepared)
+    places = _Places(resolved)
     survey = _Survey(written, places)
     survey.refuse()
-    collection = open_collection(prepared, on_warning=on_warning)
+    collection = open_collection(resolved, on_warning=on_warning)
     try:
         for message in survey.warnings():
             collection.warn(message)
@@ -114,10 +114,10 @@ async def _imported(collection: Collection, written: Written, work: _Work) -> Im
 class _Places:
     """Where the rollouts of a numbered task go."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        tasks = prepared.tasks
+    def __init__(self, resolved: ResolvedRun) -> None:
+        tasks = resolved.tasks
         self._positions = {tasks.index(position): position for position in range(len(tasks))}
-        self._samples = prepared.run.samples
+        self._samples = resolved.run.samples
 
     def problem(self, line: Line) -> str | None:
         """Why there is no slot for a line."""
@@ -218,7 +218,7 @@ class _Work:
         self._compare(line, slot)
         last = number not in self._survey.done and attempt == self._survey.failed[number]
         try:
-            rollout = await rollout_of(slot, self._collection.prepared.world, line.answer, unjudged=last)
+            rollout = await rollout_of(slot, self._collection.resolved.context, line.answer, unjudged=last)
         except (ValueError, RecursionError) as problem:
             self.lost.append(f"{line.where}: cannot be written down: {problem}")
             return
@@ -243,33 +243,33 @@ class _Work:
             self.first_other = self.first_other or line.where
 
 
-async def rollout_of(slot: Slot, world: World, answer: dict[str, Json], *, unjudged: bool) -> Rollout:
+async def rollout_of(slot: Slot, context: RunContext, answer: dict[str, Json], *, unjudged: bool) -> Rollout:
     """An attempt as it would have been recorded, had the answer come just now.
 
     All that the file has is kept, whatever the run captures. The run's scorers judge it as any other; where there are none, the reward
     counts that was written. What no judge could judge stays unjudged (`unjudged`), or has failed.
     """
     said: dict[str, Json] = Freezer().value(finite(answer), "the line")
-    cast = world.cast(slot.task)
+    setup = context.episode_setup(slot.task)
     recorder = Recorder(
         slot,
-        env=cast.env_name,
-        agent=cast.agent_name,
+        env=setup.env_name,
+        agent=setup.agent_name,
         policy=PolicyRecord(
-            model=world.policy.model, sampling=world.sampling(slot.task), fingerprint=world.behaviour
+            model=context.policy.model, sampling=context.sampling(slot.task), fingerprint=context.behaviour
         ),
-        grading=world.grading,
+        grading=context.grading,
         capture="tokens",
     )
-    recorder.add(_opening(slot, world, said), "task")
-    played = played_of(said, slot.task, recorder.messages, agent=agent_of(said) or cast.agent_name)
-    if said.get(FAILURE_CLASS) == JUDGE_FAILED and played.error is None and not (unjudged and cast.scorers):
+    recorder.add(_opening(slot, context, said), "task")
+    played = played_of(said, slot.task, recorder.messages, agent=agent_of(said) or setup.agent_name)
+    if said.get(FAILURE_CLASS) == JUDGE_FAILED and played.error is None and not (unjudged and setup.scorers):
         problem = EnvError(played.state[STATE].get(NEVER_JUDGED) or JUDGE_FAILED, kind=JUDGE_FAILED)
         problem.owner = "scorer"
         played = msgspec.structs.replace(played, error=problem)
     record(recorder, played)
     if recorder.status in ("completed", "truncated"):
-        await score(world, cast, recorder, None if cast.scorers else _told(said))
+        await score(context, setup, recorder, None if setup.scorers else _told(said))
     return _dated(_whole(recorder.rollout(), said, slot.task), said)
 
 
@@ -282,11 +282,11 @@ def _told(said: dict[str, Json]) -> OwnScore:
     return own
 
 
-def _opening(slot: Slot, world: World, said: dict[str, Json]) -> list[dict[str, Any]]:
+def _opening(slot: Slot, context: RunContext, said: dict[str, Json]) -> list[dict[str, Any]]:
     """What the model was shown first: by the answer's own word, else by the row."""
     if has_input(said):
         return opening_of(said)
-    return opening(slot.task, world.prompt)
+    return opening(slot.task, context.prompt)
 
 
 def _whole(rollout: Rollout, said: dict[str, Json], task: Task) -> Rollout:
@@ -308,10 +308,10 @@ def _whole(rollout: Rollout, said: dict[str, Json], task: Task) -> Rollout:
 def _dated(rollout: Rollout, said: dict[str, Json]) -> Rollout:
     """It began when its response was made, as far as that says so."""
     response = said.get("response")
-    made = response.get("created_at") if isinstance(response, dict) else None
-    if isinstance(made, bool) or not isinstance(made, int | float):
+    components = response.get("created_at") if isinstance(response, dict) else None
+    if isinstance(components, bool) or not isinstance(components, int | float):
         return rollout
-    timing = msgspec.structs.replace(rollout.timing, started_at=float(made))
+    timing = msgspec.structs.replace(rollout.timing, started_at=float(components))
     return msgspec.structs.replace(rollout, timing=timing)
 
 

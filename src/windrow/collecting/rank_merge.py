@@ -11,7 +11,7 @@ import msgspec
 
 from windrow.collecting.collection import Collection
 from windrow.collecting.compatibility import agreed_manifest
-from windrow.collecting.resolve import Prepared
+from windrow.collecting.resolve import ResolvedRun
 from windrow.engine.control import Control
 from windrow.errors import UsageError, WindrowError
 from windrow.store.lock import holder_of
@@ -37,28 +37,28 @@ class Joined(msgspec.Struct, frozen=True):
         return self.merged.complete and not self.lacking
 
 
-def refuse_merge(prepared: Prepared, out: Path) -> None:
+def refuse_merge(resolved: ResolvedRun, out: Path) -> None:
     """What would be found out only when all is collected is found out now: an `out` that what is collected cannot be merged into."""
     refuse_strangers(out, "--merge")
-    ranks = range(prepared.rank.world_size if prepared.rank is not None else 1)
-    if out.resolve() in {prepared.out_of(rank).resolve() for rank in ranks}:
+    ranks = range(resolved.rank.world_size if resolved.rank is not None else 1)
+    if out.resolve() in {resolved.out_of(rank).resolve() for rank in ranks}:
         raise UsageError(
             f"--merge {out} is where the rollouts are collected. What ranks collect in one directory is one run already; else give "
             f"--merge a directory of its own"
         )
     if (out / MANIFEST).exists():
-        mine = agreed_manifest(prepared, None, regrade=False)
-        check_parts((out, read_manifest(out)), (prepared.out, mine))
+        mine = agreed_manifest(resolved, None, regrade=False)
+        check_parts((out, read_manifest(out)), (resolved.out, mine))
 
 
 class Others:
     """The ranks of a collection, seen from the one that waits for them: where each collects, and how far it is."""
 
     def __init__(self, collection: Collection) -> None:
-        prepared = collection.prepared
-        self._own = prepared.rank.number if prepared.rank is not None else 0
-        count = prepared.rank.world_size if prepared.rank is not None else 1
-        self.directories = [prepared.out_of(rank) for rank in range(count)]
+        resolved = collection.resolved
+        self._own = resolved.rank.number if resolved.rank is not None else 0
+        count = resolved.rank.world_size if resolved.rank is not None else 1
+        self.directories = [resolved.out_of(rank) for rank in range(count)]
         manifest = collection.directory.manifest if collection.directory is not None else None
         self._terms = collecting(manifest.ranks) if manifest is not None else None
 

@@ -100,12 +100,12 @@ def is_unasked(note: str) -> bool:
 
 
 def _slowed(policy: PolicyConfig, rank: Rank) -> PolicyConfig:
-    parts = {
+    overrides = {
         name: rate * rank.portion
         for name in ("requests_per_minute", "tokens_per_minute")
         if (rate := getattr(policy, name)) is not None
     }
-    return msgspec.structs.replace(policy, **parts)
+    return msgspec.structs.replace(policy, **overrides)
 
 
 def _is_batch_script(rank: str, environment: Mapping[str, str]) -> bool:

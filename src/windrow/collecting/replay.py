@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from windrow.agents import find_agent
-from windrow.collecting.resolve import Prepared, prepare
+from windrow.collecting.resolve import ResolvedRun, resolve
 from windrow.config import (
     AgentConfig,
     BlocklistConfig,
@@ -26,7 +26,7 @@ from windrow.config import (
     TasksConfig,
 )
 from windrow.engine.attempt import attempt
-from windrow.engine.components import Parts
+from windrow.engine.components import Overrides
 from windrow.engine.correction import malformed_of
 from windrow.envs import find_env
 from windrow.envs.seating import opponent, own_settings
@@ -78,7 +78,7 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
         _refuse_played_elsewhere(manifest.config, rollout)
         gradings = reader.gradings()
         seats = [_without(seat, gradings.of(seat.key)) for seat in seats]
-    world = _prepared(manifest, rollout, seats).world
+    context = _prepared(manifest, rollout, seats).context
     slot = Slot(
         number=0,
         id=rollout.id,
@@ -90,28 +90,28 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
         recorded_task=rollout.task,
     )
     try:
-        await world.open()
-        replayed = await attempt(slot, world)
+        await context.open()
+        replayed = await attempt(slot, context)
     finally:
-        await world.close()
+        await context.close()
     if len(replayed) != len(seats):
         raise UsageError(f"the episode had {len(seats)} seats, and now it has {len(replayed)}")
-    cast = world.cast(rollout.task)
-    judges = {scorer.name for scorer in cast.before_commit}
+    setup = context.episode_setup(rollout.task)
+    judges = {scorer.name for scorer in setup.before_commit}
     found: list[Difference] = []
     for old, new in zip(seats, replayed, strict=True):
         place = "" if old.seat is None else f"seat {old.seat}: "
         found += (
             msgspec.structs.replace(difference, place=place + difference.place)
-            for difference in _differences(old, new, judges, tuple(world.models))
-            if not _is_measured(difference.place, cast.env.measured)
+            for difference in _differences(old, new, judges, tuple(context.models))
+            if not _is_measured(difference.place, setup.env.measured)
         )
     return Replay(rollout, replayed[rollout.seat or 0], tuple(found))
 
 
 def _refuse_played_elsewhere(config: Mapping[str, Json], rollout: Rollout) -> None:
     agent = (config.get("agent") or {}).get("name", "chat")
-    if rollout.policy.model == REMOTE and find_agent(agent).plays_itself:
+    if rollout.policy.model == REMOTE and find_agent(agent).external:
         raise UsageError(
             f"rollout {rollout.id} was played by agent {rollout.agent!r} elsewhere: there is nothing here to play it again"
         )
@@ -208,7 +208,7 @@ class RecordedUser(Policy):
         return Completion(content=text)
 
 
-def _prepared(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollout]) -> Prepared:
+def _prepared(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollout]) -> ResolvedRun:
     """The run's configuration with the recorded row, replies, environment and scorers in it, and without its clock."""
     run = msgspec.convert(manifest.config, RunConfig)
     own = rollout.task.data or {}
@@ -238,10 +238,10 @@ def _prepared(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollout]) ->
     }
     if any(seat.opponent for seat in seats):
         models |= {opponent(number): RecordedPolicy(seats) for number in range(len(seats))}
-    parts = Parts(rows=[own], policy=RecordedPolicy(seats), models=models)
+    overrides = Overrides(rows=[own], policy=RecordedPolicy(seats), models=models)
     over_rows = manifest.behaviour.of.get("limits_over_rows") or ()  # said by a flag then
     origins = {"env": MANIFEST, **{f"limits.{name}": "--" for name in over_rows}}
-    return prepare(LoadedConfig(run, origins), parts)
+    return resolve(LoadedConfig(run, origins), overrides)
 
 
 def _scorers(grading: Fingerprint | None, rollout: Rollout) -> list[ScorerConfig]:

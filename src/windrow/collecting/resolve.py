@@ -32,8 +32,16 @@ from windrow.config import (
     services_at,
 )
 from windrow.engine.adaptive_limit import MOST
-from windrow.engine.components import Judging, Made, Parts, Recipe, make, make_world, scorer_models
-from windrow.engine.context import AnyScorer, World
+from windrow.engine.components import (
+    Components,
+    Judging,
+    Overrides,
+    WorkerSpec,
+    make,
+    make_context,
+    scorer_models,
+)
+from windrow.engine.context import AnyScorer, RunContext
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
@@ -68,13 +76,13 @@ from windrow.util.redaction import Redactor
 DEFAULT_CONCURRENCY = 64
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
     loaded: LoadedConfig
     source: Source
     scan_index: ScanIndex | None  # of the source, to be kept beside the run
     chooser: Chooser
     chosen: Chosen
-    world: World
+    context: RunContext
     judging: Judging
     behaviour: Fingerprint
     grading: Fingerprint | None
@@ -100,16 +108,16 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def draw(self) -> Draw | None:
         return self.chosen.draw
 
-    def continuing(self, before: Manifest | None) -> Prepared:
+    def continuing(self, before: Manifest | None) -> ResolvedRun:
         """With the tasks that this pass of the run was begun with, if they were chosen by what may have changed since."""
         if self.chosen.draw is None or before is None:
             return self
         return msgspec.structs.replace(self, chosen=self.chooser.choose(self.source, before))
 
     @property
-    def recipe(self) -> Recipe:
+    def spec(self) -> WorkerSpec:
         """This run's world in words, for other processes."""
-        return Recipe(
+        return WorkerSpec(
             run=self.run,
             origins=self.loaded.origins,
             scorers=[(config_of(scorer), scorer.env) for scorer in self.judging.scorers],
@@ -126,72 +134,72 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         """A rank's run directory: what `out` says, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
         if self.run.out:
             return run_at(expand(self.run.out, where="out"), rank)
-        name = run_name(self.source.name, self.source.split, self.world.policy.model)
+        name = run_name(self.source.name, self.source.split, self.context.policy.model)
         return RUNS / f"{name}-{self.behaviour.hash[:8]}"
 
 
-def prepare(loaded: LoadedConfig, parts: Parts | None = None) -> Prepared:
+def resolve(loaded: LoadedConfig, overrides: Overrides | None = None) -> ResolvedRun:
     for text in loaded.run.track:
         parse_track(text)
     redactor = Redactor()
     services = plan_services(loaded.run, redactor)
     with services_at(addresses(services)):
-        return _prepare(loaded, parts or Parts(), redactor, services)
+        return _prepare(loaded, overrides or Overrides(), redactor, services)
 
 
 def _prepare(
-    loaded: LoadedConfig, parts: Parts, redactor: Redactor, services: tuple[Service, ...]
-) -> Prepared:
+    loaded: LoadedConfig, overrides: Overrides, redactor: Redactor, services: tuple[Service, ...]
+) -> ResolvedRun:
     rank = rank_of(loaded)
-    loaded = repeated(loaded, parts)
-    opened = open_rows(loaded, parts)
-    loaded = as_played(loaded, parts, opened)
+    loaded = repeated(loaded, overrides)
+    opened = open_rows(loaded, overrides)
+    loaded = as_played(loaded, overrides, opened)
     run = divided(loaded.run, rank)
-    made = make(msgspec.structs.replace(loaded, run=run), parts, redactor)
+    components = make(msgspec.structs.replace(loaded, run=run), overrides, redactor)
     survey = Survey(
-        made,
-        choose_scorer=run.scorers is None and not parts.scorers,
-        env_named=names_env(loaded, parts),
+        components,
+        choose_scorer=run.scorers is None and not overrides.scorers,
+        env_named=names_env(loaded, overrides),
     )
     chooser = Chooser(loaded)
     table = chooser.table if chooser.wanted else None
-    scanned = scan_rows(loaded, opened, survey, table, _runs_before(run, opened, made, rank))
+    scanned = scan_rows(loaded, opened, survey, table, _runs_before(run, opened, components, rank))
     source = scanned.source
-    loaded, of_rows = as_numbered(loaded, opened.rows, made)
-    _check_policy(loaded, made.policy, source)
-    _check_capture(run, made)
-    scorers, notes = _scorers(run, parts, made, survey)
+    loaded, of_rows = as_numbered(loaded, opened.rows, components)
+    _check_policy(loaded, components.policy, source)
+    _check_capture(run, components)
+    scorers, notes = _scorers(run, overrides, components, survey)
     late = late_scorers(scorers)
-    if late and (run.capture or made.env.capture) == "none":
+    if late and (run.capture or components.env.capture) == "none":
         raise UsageError(
             f"--capture none: scorer {late[0]!r} judges after the commit and would find no messages"
         )
     needy = next((scorer.name for scorer in scorers if getattr(scorer, "needs_tokens", False)), None)
-    if needy is not None and made.policy.wanted_capture != "tokens":
+    if needy is not None and components.policy.wanted_capture != "tokens":
         raise UsageError(f"scorer {needy!r} needs the ids of what was sampled: give --capture tokens")
-    if made.functions or run.tools:
-        _check_tools_are_used(made)
-    behaviour = _behaviour(loaded, made, source)
-    models = scorer_models(scorers, run, redactor, parts.models)
+    if components.functions or run.tools:
+        _check_tools_are_used(components)
+    behaviour = _behaviour(loaded, components, source)
+    models = scorer_models(scorers, run, redactor, overrides.models)
     grading = grading_of(scorers, models)
     judging = Judging(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
-    concurrency = _concurrency(run, made.policy, rank)
-    _check_limited(run, made, survey)
-    _check_workers(run, parts, concurrency)
+    concurrency = _concurrency(run, components.policy, rank)
+    _check_limited(run, components, survey)
+    _check_workers(run, overrides, concurrency)
     chosen = chooser.choose(source)
     count = len(chosen.tasks)
     of_ranks = (note(rank, loaded, len(rank.positions(count)), count),) if rank else ()
-    return Prepared(
+    return ResolvedRun(
         loaded=loaded,
         source=source,
         scan_index=scanned.index,
         chooser=chooser,
         chosen=chosen,
-        world=make_world(made, loaded, redactor, behaviour=behaviour.hash, judging=judging),
+        context=make_context(components, loaded, redactor, behaviour=behaviour.hash, judging=judging),
         judging=judging,
         behaviour=behaviour,
         grading=grading,
-        code=_code(made.env, made.agent, scorers, made.functions),
+        code=_code(components.env, components.agent, scorers, components.functions),
         redactor=redactor,
         notes=(*chosen.notes, *of_ranks, *of_rows, *notes),
         concurrency=concurrency,
@@ -202,15 +210,15 @@ def _prepare(
     )
 
 
-def _check_limited(run: RunConfig, made: Made, survey: Survey) -> None:
+def _check_limited(run: RunConfig, components: Components, survey: Survey) -> None:
     """Refuse a limit that would never hold: of an environment or an agent that there is not."""
     kinds: tuple[tuple[str, Mapping[str, int], type, Callable[[str], type]], ...] = (
-        ("--env-concurrency", run.env_concurrency, made.env, find_env),
-        ("--agent-concurrency", run.agent_concurrency, made.agent, find_agent),
+        ("--env-concurrency", run.env_concurrency, components.env, find_env),
+        ("--agent-concurrency", run.agent_concurrency, components.agent, find_agent),
     )
     for flag, limits, own, find in kinds:
         for name in limits.keys() - {name_of(own)}:
-            if own is made.agent and survey.called:
+            if own is components.agent and survey.called:
                 if name not in survey.called:
                     known = ", ".join(sorted(survey.called))
                     raise UsageError(f"{flag} {name}: no row is for it (they are for: {known})")
@@ -221,11 +229,11 @@ def _check_limited(run: RunConfig, made: Made, survey: Survey) -> None:
                 raise UsageError(f"{flag} {name}: {problem}") from None
 
 
-def _check_workers(run: RunConfig, parts: Parts, concurrency: int) -> None:
+def _check_workers(run: RunConfig, overrides: Overrides, concurrency: int) -> None:
     """Refuse what several processes cannot share."""
     if run.workers == 1:
         return
-    if objects := parts.objects():
+    if objects := overrides.objects():
         raise UsageError(
             f"workers={run.workers}: {objects[0]} was given as an object, which other processes cannot have; "
             f"name it as module:name"
@@ -236,9 +244,9 @@ def _check_workers(run: RunConfig, parts: Parts, concurrency: int) -> None:
         )
 
 
-def _check_tools_are_used(made: Made) -> None:
-    env = name_of(made.env)
-    if env in ("problem", "prompt") and name_of(made.agent) == "chat":
+def _check_tools_are_used(components: Components) -> None:
+    env = name_of(components.env)
+    if env in ("problem", "prompt") and name_of(components.agent) == "chat":
         raise UsageError(f"env {env!r} ends with the first reply, so tools would be of no use; --env tool")
 
 
@@ -263,9 +271,9 @@ def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:
         check_sampling(policy, {"seed"}, where=f"--seeds {loaded.run.seeds}")
 
 
-def _check_capture(run: RunConfig, made: Made) -> None:
+def _check_capture(run: RunConfig, components: Components) -> None:
     """Refuse a level that the policy cannot be asked for."""
-    level, policy = run.capture or made.env.capture, made.policy
+    level, policy = run.capture or components.env.capture, components.policy
     if level is not None and level not in policy.captures:
         can = ", ".join(name for name in LEVELS if name in policy.captures)
         raise UsageError(f"--capture {level}: policy {policy.name!r} can be captured as {can}")
@@ -279,29 +287,29 @@ def _check_capture(run: RunConfig, made: Made) -> None:
 
 
 def _scorers(
-    run: RunConfig, parts: Parts, made: Made, survey: Survey
+    run: RunConfig, overrides: Overrides, components: Components, survey: Survey
 ) -> tuple[tuple[AnyScorer, ...], tuple[str, ...]]:
     """The scorers, and what to say about the choice."""
     notes: tuple[str, ...] = ()
-    if run.scorers is None and not parts.scorers:
+    if run.scorers is None and not overrides.scorers:
         answered, notes = answer_scorer(
-            survey.problem_rows, survey.all_numbers, survey.unanswered_problems, made.env
+            survey.problem_rows, survey.all_numbers, survey.unanswered_problems, components.env
         )
-        scorers = (*answered, *brought_scorers(survey.envs, made))
+        scorers = (*answered, *brought_scorers(survey.envs, components))
     else:
-        scorers = named_scorers(run.scorers or (), parts.scorers, made.env)
-        notes = left_out(made)
+        scorers = named_scorers(run.scorers or (), overrides.scorers, components.env)
+        notes = left_out(components)
         named = next((scorer.name for scorer in scorers if getattr(scorer, "needs_answer", False)), None)
         if survey.unanswered and named is not None:
             raise UsageError(
                 f"scorer {named!r} needs an 'answer' in every row. {list_problems(survey.unanswered)}"
             )
-    return (*scorers, *group_scorers(survey.envs, made)), notes
+    return (*scorers, *group_scorers(survey.envs, components)), notes
 
 
-def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
+def _behaviour(loaded: LoadedConfig, components: Components, source: Source) -> Fingerprint:
     """What shapes the rollouts: nothing volatile (URL, key, path, concurrency, seconds)."""
-    env, agent = made.env, made.agent
+    env, agent = components.env, components.agent
     run = loaded.run
     own = own_settings(env, run.env.settings)
     limits = {"max_turns": run.limits.max_turns}
@@ -312,8 +320,8 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
         if (value := getattr(run.limits, name)) != getattr(LimitsConfig(), name):
             limits[name] = value
     of: dict[str, Json] = {
-        "policy": made.policy.identity(),
-        "sampling": made.sampling,
+        "policy": components.policy.identity(),
+        "sampling": components.sampling,
         "limits": limits,
         "env": {"name": name_of(env), "settings": env.identity(own), "version": env.version},
         "agent": {
@@ -322,15 +330,15 @@ def _behaviour(loaded: LoadedConfig, made: Made, source: Source) -> Fingerprint:
             "version": agent.version,
         },
     }
-    if made.seating.seat_shift:
-        of["seat_shift"] = made.seating.seat_shift
-    of.update(made.toolbox.identity())
-    if made.prompt is not None:
-        of["prompt"] = made.prompt.source
-    if made.models:
+    if components.seating.seat_shift:
+        of["seat_shift"] = components.seating.seat_shift
+    of.update(components.toolbox.identity())
+    if components.prompt is not None:
+        of["prompt"] = components.prompt.source
+    if components.models:
         of["models"] = {
             name: {"policy": model.policy.identity(), "sampling": model.sampling}
-            for name, model in made.models.items()
+            for name, model in components.models.items()
         }
     if run.seeds != "none":
         of["seeds"] = run.seeds
@@ -358,8 +366,8 @@ def _code(
     return {name: found for name, found in hashes.items() if found is not None}
 
 
-def _runs_before(run: RunConfig, opened: Opened, made: Made, rank: Rank | None) -> list[Path]:
+def _runs_before(run: RunConfig, opened: Opened, components: Components, rank: Rank | None) -> list[Path]:
     """The runs that may have kept what a pass over the same rows has found; the fingerprint is not known yet."""
     if run.out:
         return [run_at(expand(run.out, where="out"), rank.number if rank is not None else 0)]
-    return runs_called(run_name(opened.name, opened.split, made.policy.model))
+    return runs_called(run_name(opened.name, opened.split, components.policy.model))

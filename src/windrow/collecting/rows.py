@@ -16,7 +16,7 @@ from windrow.config import (
     LoadedConfig,
     expand,
 )
-from windrow.engine.components import Made, Parts
+from windrow.engine.components import Components, Overrides
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import Seating
 from windrow.errors import UsageError
@@ -48,13 +48,13 @@ OUR_CHECKS = frozenset(
 class Survey:
     """What one pass over the rows finds out: which environment each is for, and which have answers."""
 
-    def __init__(self, made: Made, *, choose_scorer: bool, env_named: bool) -> None:
+    def __init__(self, components: Components, *, choose_scorer: bool, env_named: bool) -> None:
         """`env_named`: whether something says which environment it is, the run or its first row."""
-        self._made = made
+        self._made = components
         self._env_named = env_named
-        self._env = made.env
+        self._env = components.env
         self._choose_scorer = choose_scorer
-        self._prompt = made.prompt
+        self._prompt = components.prompt
         self._found: dict[tuple[str, str], type | UsageError] = {}
         self.envs: set[type[BaseEnv]] = set()
         self.called: set[str] = set()  # the names under which the agent plays rows, where they have one
@@ -66,12 +66,12 @@ class Survey:
     @property
     def inputs(self) -> list[Json] | None:
         """What a pass goes by beside the rows; None if it runs code that is not ours, which may go by anything."""
-        made = self._made
-        if issubclass(made.env, Match) or not all(map(_is_ours, (made.env, made.agent))):
+        components = self._made
+        if issubclass(components.env, Match) or not all(map(_is_ours, (components.env, components.agent))):
             return None
         prompt = self._prompt.source if self._prompt is not None else None
-        env = [name_of(made.env), made.env.takes_prompt, made.env_settings]
-        agent = [name_of(made.agent), made.agent_settings]
+        env = [name_of(components.env), components.env.takes_prompt, components.env_settings]
+        agent = [name_of(components.agent), components.agent_settings]
         return [env, agent, prompt, self._choose_scorer, self._env_named]
 
     def findings(self) -> Findings | None:
@@ -150,10 +150,10 @@ class Survey:
         return found
 
 
-def repeated(loaded: LoadedConfig, parts: Parts) -> LoadedConfig:
+def repeated(loaded: LoadedConfig, overrides: Overrides) -> LoadedConfig:
     """As many samples as the data sets say, where nothing else says it."""
     run = loaded.run
-    if not run.datasets or parts.rows is not None or "samples" in loaded.origins:
+    if not run.datasets or overrides.rows is not None or "samples" in loaded.origins:
         return loaded
     said = repeats_of(chosen(run, expand(run.tasks.split, where="tasks.split"))[1])
     if said is None:
@@ -170,14 +170,14 @@ class Opened(msgspec.Struct, frozen=True):
     split: str | None
 
 
-def open_rows(loaded: LoadedConfig, parts: Parts) -> Opened:
+def open_rows(loaded: LoadedConfig, overrides: Overrides) -> Opened:
     config = loaded.run.tasks
     source = expand(config.source, where="tasks.source")
     split = expand(config.split, where="tasks.split")
     opened = open_kept if loaded.run.reuse_prepared else open_anew
-    if parts.rows is not None:
+    if overrides.rows is not None:
         name = source or "rows"
-        return Opened(ForeignRows(spool_rows(parts.rows, name)), name, split)
+        return Opened(ForeignRows(spool_rows(overrides.rows, name)), name, split)
     if loaded.run.datasets:
         split, datasets = chosen(loaded.run, split)
         joined = open_datasets(datasets, split, opened)
@@ -188,15 +188,15 @@ def open_rows(loaded: LoadedConfig, parts: Parts) -> Opened:
     return Opened(ForeignRows(rows), source or found, split)
 
 
-def names_env(loaded: LoadedConfig, parts: Parts) -> bool:
-    return parts.env is not None or any(
+def names_env(loaded: LoadedConfig, overrides: Overrides) -> bool:
+    return overrides.env is not None or any(
         place == "env" or place.startswith("env.") for place in loaded.origins
     )
 
 
-def as_played(loaded: LoadedConfig, parts: Parts, opened: Opened) -> LoadedConfig:
+def as_played(loaded: LoadedConfig, overrides: Overrides, opened: Opened) -> LoadedConfig:
     """In the environment that rows of their system are played in, where nothing names one."""
-    if names_env(loaded, parts):
+    if names_env(loaded, overrides):
         return loaded
     as_they_are = not loaded.run.tasks.map and loaded.run.prompt is None
     name = env_of(opened.rows, as_they_are=as_they_are)
@@ -277,11 +277,11 @@ def _is_ours(part: type) -> bool:
 
 
 def as_numbered(
-    loaded: LoadedConfig, rows: ForeignRows | JoinedRows, made: Made
+    loaded: LoadedConfig, rows: ForeignRows | JoinedRows, components: Components
 ) -> tuple[LoadedConfig, tuple[str, ...]]:
     """As many samples as numbered rows have for each task, unless the configuration says how many; and what to say."""
     notes: list[str] = []
-    if rows.unheeded and not getattr(made.agent, "plays_itself", False):
+    if rows.unheeded and not getattr(components.agent, "plays_itself", False):
         asked = ", ".join(sorted(rows.unheeded))
         notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
     run = loaded.run

@@ -16,7 +16,7 @@ FAST, SLOW = 1.5, 1.05  # how it grows, before and after the first overload
 FORGET = 1.02  # a window: the best latency fades, since what is asked changes
 
 
-class Pace:
+class AdaptiveLimit:
     """`limit` episodes may run now, and never more than `most`. `grown` is called when it has been raised."""
 
     def __init__(self, most: int, *, adaptive: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windrow.engine.context import World
+from windrow.engine.context import RunContext
 from windrow.engine.episode import play_episode
 from windrow.engine.match import play_match
 from windrow.envs import Match
@@ -10,9 +10,9 @@ from windrow.records import Rollout
 from windrow.tasks.plan import Slot
 
 
-async def attempt(slot: Slot, world: World) -> tuple[Rollout, ...]:
+async def attempt(slot: Slot, context: RunContext) -> tuple[Rollout, ...]:
     """The rollouts of one attempt, one a seat. Cancellation is raised with them in `Interrupted`."""
-    setup = world.setup_of(slot.task)
-    if issubclass(setup.cast.env, Match):
-        return await play_match(slot, world, setup.cast)
-    return (await play_episode(slot, world, setup),)
+    setup = context.task_setup(slot.task)
+    if issubclass(setup.episode.env, Match):
+        return await play_match(slot, context, setup.episode)
+    return (await play_episode(slot, context, setup),)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.engine.context import World
+from windrow.engine.context import RunContext
 from windrow.engine.recorder import Recorder
 from windrow.errors import EnvError, PolicyError
 from windrow.policies import Completion, Request
@@ -26,9 +26,9 @@ from windrow.util.freeze import Freezer
 class Asking:
     """Asks on behalf of one episode. An overload is infrastructure's failure; a refusal is the environment's."""
 
-    def __init__(self, slot: Slot, world: World, recorder: Recorder) -> None:
+    def __init__(self, slot: Slot, context: RunContext, recorder: Recorder) -> None:
         self._slot = slot
-        self._world = world
+        self._world = context
         self._recorder = recorder
         self._asked = 0
 

@@ -1,7 +1,7 @@
 """Commits: finished attempts go to disk in batches; only then are they counted, and delivered to whoever listens.
 
 Two tasks beside the episodes: one writes whatever has finished since its last write, one delivers. A slow listener holds
-up deliveries, not writing; where too much waits, `Commits.put` waits too, and with it the episodes.
+up deliveries, not writing; where too much waits, `CommitQueue.put` waits too, and with it the episodes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Deliveries:
             self._backlog.leave(1)
 
 
-class Commits:
+class CommitQueue:
     """Writes attempts to `sink`. `on_durable` is called with each batch as soon as it is on disk, and returns those
     attempts of it that are still to be delivered."""
 

@@ -1,6 +1,6 @@
 """From a configuration to a world: the policy, the environment, the agent, the tools and the models that it names.
 
-A `Recipe` has all that another process needs to make the same world again: names and numbers, no objects, no secrets.
+A `WorkerSpec` has all that another process needs to make the same world again: names and numbers, no objects, no secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from windrow.config import (
     expand,
     services_at,
 )
-from windrow.engine.context import AnyScorer, Model, World
+from windrow.engine.context import AnyScorer, Model, RunContext
 from windrow.envs import BaseEnv, find_env
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
@@ -44,7 +44,7 @@ ENV_SCORER = "env"  # how the group scores of an environment itself are named
 JUDGE = "judge"
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Overrides(msgspec.Struct, frozen=True, kw_only=True):
     """What a program gives as objects rather than by name; each takes the place of the configuration's."""
 
     rows: Iterable[Mapping[str, Json]] | None = None
@@ -69,7 +69,7 @@ class Judging(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
+class Components(msgspec.Struct, frozen=True, kw_only=True):
     """What a configuration names, made and each checked by itself."""
 
     policy: Policy
@@ -85,7 +85,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     toolbox: Toolbox
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A world in words; `scorers` are those of the line itself and after it, also where the configuration left them
     open, each with the only environment that it is for. `addresses` are those of the run's services, by name."""
 
@@ -100,12 +100,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return LoadedConfig(self.run, self.origins)
 
 
-def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
+def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Components:
     run = loaded.run
     name = expand(run.agent.name, where="agent.name")
-    agent = as_agent(parts.agent, "given") if parts.agent else find_agent(name)
-    policy = _policy(loaded, parts, agent, redactor)
-    env = parts.env or find_env(run.env.name)
+    agent = as_agent(overrides.agent, "given") if overrides.agent else find_agent(name)
+    policy = _policy(loaded, overrides, agent, redactor)
+    env = overrides.env or find_env(run.env.name)
     if agent.env is not None and name_of(env) != agent.env:
         raise UsageError(
             f"agent {name_of(agent)!r} plays in env {agent.env!r}, not in {name_of(env)!r}; give --env {agent.env}"
@@ -115,16 +115,16 @@ def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
     policy.wanted_top_logprobs = run.top_logprobs or 0
     seating, env_settings = _seated(env, expand(run.env.settings, where="env.settings"))
     agent_settings = _checked_settings("agent", agent, expand(run.agent.settings, where="agent.settings"))
-    functions = (*named_tools(run.tools), *parts.tools)
-    return Made(
+    functions = (*named_tools(run.tools), *overrides.tools)
+    return Components(
         policy=policy,
         env=env,
         agent=agent,
         env_settings=env_settings,
         seating=seating,
         agent_settings=agent_settings,
-        models=_models(env, env_settings, parts, redactor, run.prices)
-        | _opponents(seating, run, parts, redactor),
+        models=_models(env, env_settings, overrides, redactor, run.prices)
+        | _opponents(seating, run, overrides, redactor),
         prompt=read_template(expand(run.prompt, where="prompt")) if run.prompt else None,
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
@@ -132,11 +132,13 @@ def make(loaded: LoadedConfig, parts: Parts, redactor: Redactor) -> Made:
     )
 
 
-def _policy(loaded: LoadedConfig, parts: Parts, agent: type[Agent], redactor: Redactor) -> Policy:
+def _policy(loaded: LoadedConfig, overrides: Overrides, agent: type[Agent], redactor: Redactor) -> Policy:
     """Who answers here: nobody, where the agent plays by itself."""
-    if not agent.plays_itself:
-        return with_tool_calls(parts.policy or make_policy(loaded, redactor), loaded.run.policy.tool_calls)
-    ignored = next(filter(_is_ignored, loaded.origins), "policy" if parts.policy else None)
+    if not agent.external:
+        return with_tool_calls(
+            overrides.policy or make_policy(loaded, redactor), loaded.run.policy.tool_calls
+        )
+    ignored = next(filter(_is_ignored, loaded.origins), "policy" if overrides.policy else None)
     if ignored is not None:
         raise UsageError(
             f"{loaded.origins.get(ignored, ignored)}: agent {name_of(agent)!r} plays by itself, with a model of its own, and "
@@ -163,22 +165,22 @@ def _is_ignored(place: str) -> bool:
     return place.startswith(ours)
 
 
-def make_world(
-    made: Made, loaded: LoadedConfig, redactor: Redactor, *, behaviour: str, judging: Judging
-) -> World:
+def make_context(
+    components: Components, loaded: LoadedConfig, redactor: Redactor, *, behaviour: str, judging: Judging
+) -> RunContext:
     run = loaded.run
-    return World(
-        policy=made.policy,
-        models=made.models,
-        env=made.env,
-        agent=made.agent,
-        env_settings=made.env_settings,
-        seating=made.seating,
-        agent_settings=made.agent_settings,
+    return RunContext(
+        policy=components.policy,
+        models=components.models,
+        env=components.env,
+        agent=components.agent,
+        env_settings=components.env_settings,
+        seating=components.seating,
+        agent_settings=components.agent_settings,
         scorers=judging.scorers,
-        toolbox=made.toolbox,
-        prompt=made.prompt,
-        sampling=made.sampling,
+        toolbox=components.toolbox,
+        prompt=components.prompt,
+        sampling=components.sampling,
         forced_sampling=frozenset(loaded.forced_sampling),
         seeds=run.seeds,
         limits=run.limits,
@@ -189,19 +191,19 @@ def make_world(
         grading=judging.fingerprint,
         capture=run.capture,
         top_logprobs=run.top_logprobs or 0,
-        price=_price(run, made.policy),
-        conceal=redactor.add,
+        price=_price(run, components.policy),
+        redact=redactor.add,
     )
 
 
-def world_of(recipe: Recipe, redactor: Redactor) -> World:
+def context_of(spec: WorkerSpec, redactor: Redactor) -> RunContext:
     """The world of a recipe, in another process than the one that wrote it."""
-    loaded = recipe.loaded()
-    with services_at(recipe.addresses):
-        made = make(loaded, Parts(), redactor)
-        scorers = tuple(made_scorer(config, env, made.env) for config, env in recipe.scorers)
-    judging = Judging(scorers=scorers, fingerprint=recipe.grading)
-    return make_world(made, loaded, redactor, behaviour=recipe.behaviour, judging=judging)
+    loaded = spec.loaded()
+    with services_at(spec.addresses):
+        components = make(loaded, Overrides(), redactor)
+        scorers = tuple(made_scorer(config, env, components.env) for config, env in spec.scorers)
+    judging = Judging(scorers=scorers, fingerprint=spec.grading)
+    return make_context(components, loaded, redactor, behaviour=spec.behaviour, judging=judging)
 
 
 def made_scorer(config: ScorerConfig, env: str | None, own: type[BaseEnv]) -> AnyScorer:
@@ -227,7 +229,7 @@ def scorer_models(
 
     A judge that is `given` as an object takes the place of the run's.
     """
-    made: dict[bytes, Model] = {}
+    components: dict[bytes, Model] = {}
     judge = (given or {}).get(JUDGE)
     found: dict[str, dict[str, Model]] = {}
     for scorer in scorers:
@@ -240,16 +242,16 @@ def scorer_models(
             )
         for name, config in configs.items():
             key = msgspec.json.encode(config)
-            if key not in made:
+            if key not in components:
                 instead = judge if config is run.judge else None
                 where = (
                     "--judge (its address is --judge-base-url)"
                     if config is run.judge
                     else f"the model {name!r} of scorer {scorer.name!r}"
                 )
-                made[key] = _model(config, where, redactor, run.prices, instead)
-            found.setdefault(scorer.name, {})[name] = made[key]
-            _check_scores_ids(scorer, made[key].policy)
+                components[key] = _model(config, where, redactor, run.prices, instead)
+            found.setdefault(scorer.name, {})[name] = components[key]
+            _check_scores_ids(scorer, components[key].policy)
     return found
 
 
@@ -281,32 +283,34 @@ def _price(run: RunConfig, policy: Policy) -> Price | None:
 def _models(
     env: type[BaseEnv],
     settings: dict[str, Json],
-    parts: Parts,
+    overrides: Overrides,
     redactor: Redactor,
     prices: Mapping[str, Price],
 ) -> dict[str, Model]:
-    """The environment's own models, made as the policy is; `parts.models` take their places by name."""
-    given = parts.models or {}
-    made: dict[str, Model] = {}
+    """The environment's own models, made as the policy is; `overrides.models` take their places by name."""
+    given = overrides.models or {}
+    components: dict[str, Model] = {}
     for name, config in env.models(settings).items():
         where = f"env.settings: model {name!r}"
-        made[name] = _model(config, where, redactor, prices, given.get(name))
-    return made
+        components[name] = _model(config, where, redactor, prices, given.get(name))
+    return components
 
 
-def _opponents(seating: Seating, run: RunConfig, parts: Parts, redactor: Redactor) -> dict[str, Model]:
+def _opponents(
+    seating: Seating, run: RunConfig, overrides: Overrides, redactor: Redactor
+) -> dict[str, Model]:
     """The policies that play against this one. Unlike the environment's models they are given the game's tools."""
-    made: dict[str, Model] = {}
+    components: dict[str, Model] = {}
     for number, config in seating.opponents.items():
         plain = msgspec.structs.replace(config, tool_calls=PolicyConfig().tool_calls)
         where = f"env.settings.opponents.{number}"
-        given = (parts.models or {}).get(opponent(number))
+        given = (overrides.models or {}).get(opponent(number))
         model = _model(plain, where, redactor, run.prices, given)
         policy = model.policy if given else with_tool_calls(model.policy, config.tool_calls)
         policy.wanted_capture = policy.default_capture
         _price(run, policy)
-        made[opponent(number)] = msgspec.structs.replace(model, policy=policy)
-    return made
+        components[opponent(number)] = msgspec.structs.replace(model, policy=policy)
+    return components
 
 
 def _model(

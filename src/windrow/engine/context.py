@@ -15,7 +15,7 @@ from windrow.envs.base import Messages
 from windrow.envs.seating import Seating
 from windrow.errors import ScorerError
 from windrow.policies import Policy
-from windrow.policies.base import Given
+from windrow.policies.base import ForcedTokens
 from windrow.policies.capture import level_of
 from windrow.records import (
     OPPONENT,
@@ -97,7 +97,7 @@ class NoJudge:
     ) -> T:
         raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
 
-    async def scored(self, given: Given, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
+    async def scored(self, given: ForcedTokens, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
         raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
 
 
@@ -107,7 +107,7 @@ class Sink(Protocol):
     async def commit(self, rollouts: Sequence[Rollout]) -> None: ...
 
 
-class Cast(msgspec.Struct, frozen=True, kw_only=True):
+class EpisodeSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Who takes part in a task's episode: the run's environment and agent, or the row's own."""
 
     env: type[BaseEnv]
@@ -123,7 +123,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
 class TaskSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What all attempts at a task have in common."""
 
-    cast: Cast
+    episode: EpisodeSetup
     policy: PolicyRecord
     limits: LimitsConfig
     capture: Capture
@@ -152,7 +152,7 @@ def priced(usage: Usage | None, price: Price | None) -> Usage | None:
     return msgspec.structs.replace(usage, cost=cost / 1e6)
 
 
-class World:
+class RunContext:
     def __init__(
         self,
         *,
@@ -178,7 +178,7 @@ class World:
         capture: Capture | None = None,
         top_logprobs: int = 0,
         price: Price | None = None,
-        conceal: Callable[[str], None] = lambda secret: None,
+        redact: Callable[[str], None] = lambda secret: None,
     ) -> None:
         self.policy = policy
         self.models = models or {}
@@ -191,7 +191,7 @@ class World:
         self._capture = capture
         self.top_logprobs = top_logprobs
         self.env = env  # the run's own; a row may name another
-        self._conceal = conceal
+        self._redact = redact
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
         self._seating = seating or Seating()
@@ -204,43 +204,43 @@ class World:
         self._forced_limits = forced_limits
         self._seeds = seeds
         self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
-        self._casts: dict[tuple[str | None, str | None, str | None], Cast] = {}
+        self._episode_setups: dict[tuple[str | None, str | None, str | None], EpisodeSetup] = {}
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
 
-    def setup_of(self, task: Task) -> TaskSetup:
+    def task_setup(self, task: Task) -> TaskSetup:
         """Made once a task as a rule: the samples of a task start one after another."""
         last, setup = self._last_setup
         if last is not task or setup is None:
-            cast = self.cast(task)
+            episode = self.episode_setup(task)
             setup = TaskSetup(
-                cast=cast,
+                episode=episode,
                 policy=PolicyRecord(
                     model=self.policy.model, sampling=self.sampling(task), fingerprint=self.behaviour
                 ),
                 limits=self.limits_of(task),
-                capture=self.capture(cast.env),
+                capture=self.capture(episode.env),
             )
             self._last_setup = task, setup
         return setup
 
-    def cast(self, task: Task) -> Cast:
+    def episode_setup(self, task: Task) -> EpisodeSetup:
         row = task.data or {}
         own = (own_env(row), task.get("agent"), self._agent.called(self._agent_settings, row))
-        cast = self._casts.get(own)
-        if cast is None:
-            cast = self._casts[own] = self._make_cast(*own)
-        return cast
+        setup = self._episode_setups.get(own)
+        if setup is None:
+            setup = self._episode_setups[own] = self._make_episode_setup(*own)
+        return setup
 
     def agents(self, task: Task) -> dict[str, int]:
         """The agents of a task's episode and how many seats each has; the run's own comes first."""
-        cast = self.cast(task)
-        if not issubclass(cast.env, Match):
-            return {cast.agent_name: 1}
+        setup = self.episode_setup(task)
+        if not issubclass(setup.env, Match):
+            return {setup.agent_name: 1}
         seats, opponents = (
-            cast.env.count_seats(cast.env_settings, task.data or {}),
-            len(cast.seating.opponents),
+            setup.env.count_seats(setup.env_settings, task.data or {}),
+            len(setup.seating.opponents),
         )
-        own = {cast.agent_name: seats - opponents}
+        own = {setup.agent_name: seats - opponents}
         return own | {OPPONENT: opponents} if opponents else own
 
     def sampling(self, task: Task) -> dict[str, Json]:
@@ -256,7 +256,7 @@ class World:
         own = {name: value for name, value in row.items() if name not in self._forced_limits}
         return msgspec.structs.replace(self.limits, **own) if own else self.limits
 
-    def context(self, slot: Slot, ask: Ask = nobody) -> EnvContext:
+    def env_context(self, slot: Slot, ask: Ask = nobody) -> EnvContext:
         return EnvContext(
             id=slot.id,
             attempt=slot.attempt,
@@ -264,7 +264,7 @@ class World:
             prompt=self.prompt,
             complete=ask,
             blobs=self.blobs,
-            conceal=self._conceal,
+            redact=self._redact,
         )
 
     async def open(self, notify: Callable[[str], None] = lambda message: None) -> None:
@@ -286,7 +286,7 @@ class World:
                 stack.push_async_callback(model.policy.close)
             stack.push_async_callback(self.toolbox.close)
             stack.push_async_callback(self._player.close)
-            shared = {cast.env: cast.env_settings for cast in self._casts.values()}
+            shared = {setup.env: setup.env_settings for setup in self._episode_setups.values()}
             for env, settings in shared.items():
                 stack.push_async_callback(env.finish, settings)
 
@@ -299,7 +299,9 @@ class World:
         """The seed that is sent with an attempt's calls."""
         return {"id": seed, "sample": sample}.get(self._seeds)
 
-    def _make_cast(self, env_name: str | None, agent_name: str | None, called: str | None) -> Cast:
+    def _make_episode_setup(
+        self, env_name: str | None, agent_name: str | None, called: str | None
+    ) -> EpisodeSetup:
         """`called`: the name under which the run's own agent plays the row."""
         env, settings, seating = self.env, self._env_settings, self._seating
         if env_name is not None and env_name != name_of(env):
@@ -309,7 +311,7 @@ class World:
             found = find_agent(agent_name)
             agent, called = found({}), name_of(found)
         scorers = tuple(scorer for scorer in self._scorers if scorer.env in (None, name_of(env)))
-        return Cast(
+        return EpisodeSetup(
             env=env,
             env_name=name_of(env),
             env_settings=settings,

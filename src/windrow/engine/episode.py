@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from windrow.engine.auxiliary_models import Asking
-from windrow.engine.context import Cast, NoJudge, TaskSetup, Verdict, World
+from windrow.engine.context import EpisodeSetup, NoJudge, RunContext, TaskSetup, Verdict
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.envs import BaseEnv, Env, Episode
@@ -34,19 +34,19 @@ _NOTHING = nullcontext()
 CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
-async def play_episode(slot: Slot, world: World, setup: TaskSetup) -> Rollout:
+async def play_episode(slot: Slot, context: RunContext, task: TaskSetup) -> Rollout:
     """The rollout of one attempt. Cancellation ends it too, and is then raised with the record in `Interrupted`."""
-    cast = setup.cast
+    setup = task.episode
     recorder = Recorder(
         slot,
-        env=cast.env_name,
-        agent=cast.agent_name,
-        policy=setup.policy,
-        grading=world.grading,
-        capture=setup.capture,
+        env=setup.env_name,
+        agent=setup.agent_name,
+        policy=task.policy,
+        grading=context.grading,
+        capture=task.capture,
     )
     try:
-        await run_episode(slot, world, cast, recorder)
+        await run_episode(slot, context, setup, recorder)
     except asyncio.CancelledError:
         recorder.end("cancelled", "cancelled", reason="interrupted")
         raise Interrupted((recorder.rollout(),)) from None
@@ -61,14 +61,14 @@ class Interrupted(asyncio.CancelledError):
         self.rollouts = rollouts
 
 
-async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> None:
+async def run_episode(slot: Slot, context: RunContext, setup: EpisodeSetup, recorder: Recorder) -> None:
     """Play one episode to its end, whatever that end is; the recorder holds the outcome."""
     try:
-        if world.toolbox.has_sources:
-            async with _opened_tools(world, recorder) as run_tools:
-                await _run_with(run_tools, slot, world, cast, recorder)
+        if context.toolbox.has_sources:
+            async with _opened_tools(context, recorder) as run_tools:
+                await _run_with(run_tools, slot, context, setup, recorder)
         else:
-            await _run_with((), slot, world, cast, recorder)
+            await _run_with((), slot, context, setup, recorder)
     except BaseException as problem:
         # Whatever an environment or agent raises is a failed attempt, never a failed run.
         if is_ours(problem):
@@ -78,42 +78,48 @@ async def run_episode(slot: Slot, world: World, cast: Cast, recorder: Recorder) 
 
 
 async def _run_with(
-    run_tools: Sequence[tuple[str, Tool]], slot: Slot, world: World, cast: Cast, recorder: Recorder
+    run_tools: Sequence[tuple[str, Tool]],
+    slot: Slot,
+    context: RunContext,
+    setup: EpisodeSetup,
+    recorder: Recorder,
 ) -> None:
     """The same, with the run's own tools at hand."""
-    env = _made(slot, world, cast, recorder)
+    env = _made(slot, context, setup, recorder)
     try:
-        await _play(EpisodeSession(slot, env, world, recorder, run_tools), world, cast, recorder)
+        await _play(EpisodeSession(slot, env, context, recorder, run_tools), context, setup, recorder)
         if recorder.status in ("completed", "truncated"):
-            await score(world, cast, recorder, _own_score(env))
+            await score(context, setup, recorder, _own_score(env))
     finally:
-        await _close(env, world.limits.close_timeout_s, (recorder,))
+        await _close(env, context.limits.close_timeout_s, (recorder,))
 
 
-async def _play(session: EpisodeSession, world: World, cast: Cast, recorder: Recorder) -> None:
+async def _play(
+    session: EpisodeSession, context: RunContext, setup: EpisodeSetup, recorder: Recorder
+) -> None:
     """Reset, then let the agent drive until the episode has ended or its time is up."""
-    limit = world.limits.episode_timeout_s or cast.agent.usual_timeout_s
+    limit = context.limits.episode_timeout_s or setup.agent.usual_timeout_s
     deadline = Deadline(limit) if limit is not None else None
     try:
         with deadline or _NOTHING:
             await session.reset()
-            with recorder.timed("env") if cast.agent.plays_itself else _NOTHING:
-                await guarded_method(cast.agent, "run", cast.agent.run(session))
+            with recorder.timed("env") if setup.agent.external else _NOTHING:
+                await guarded_method(setup.agent, "run", setup.agent.run(session))
             await session.finish()
     except TimeoutError:
         if deadline is None or not deadline.expired():
             raise  # the environment's own, not the episode's
         if recorder.phase == "setup":
             raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None
-        if cast.agent.plays_itself:  # nothing of the episode is here that could be scored
+        if setup.agent.external:  # nothing of the episode is here that could be scored
             raise InfraError(
-                f"agent {cast.agent_name!r} did not answer within {limit:g} s", kind="timeout"
+                f"agent {setup.agent_name!r} did not answer within {limit:g} s", kind="timeout"
             ) from None
         recorder.end("truncated", "timeout")
 
 
-def _made(slot: Slot, world: World, cast: Cast, recorder: Recorder) -> Env:
-    env = cast.env(cast.env_settings, world.context(slot, Asking(slot, world, recorder)))
+def _made(slot: Slot, context: RunContext, setup: EpisodeSetup, recorder: Recorder) -> Env:
+    env = setup.env(setup.env_settings, context.env_context(slot, Asking(slot, context, recorder)))
     assert isinstance(env, Env)
     return env
 
@@ -124,11 +130,13 @@ def _own_score(env: Env) -> OwnScore | None:
     return lambda episode: guarded_method(env, "score", env.score(episode))
 
 
-async def score(world: World, cast: Cast, recorder: Recorder, own_score: OwnScore | None) -> None:
+async def score(
+    context: RunContext, setup: EpisodeSetup, recorder: Recorder, own_score: OwnScore | None
+) -> None:
     """The environment's own score, then the scorers that run before the commit."""
-    before_commit = cast.before_commit
+    before_commit = setup.before_commit
     if own_score or before_commit or recorder.has_step_rewards():
-        limit = world.limits.score_timeout_s
+        limit = context.limits.score_timeout_s
         owner: Owner = "env"
         with recorder.timed("score"):
             try:
@@ -150,7 +158,7 @@ async def score(world: World, cast: Cast, recorder: Recorder, own_score: OwnScor
                 error = error_record(problem, owner=owner, phase="score")
                 recorder.scoring_failed(msgspec.structs.replace(error, owner=owner))
                 return
-    if len(before_commit) < len(cast.scorers):
+    if len(before_commit) < len(setup.scorers):
         recorder.grade = "pending"
     elif recorder.scores or recorder.has_step_rewards():
         recorder.grade = "graded"
@@ -208,25 +216,27 @@ def _weight(value: Any, share: Any, what: str) -> float:
     return weight
 
 
-def run_tools_of(world: World, recorder: Recorder) -> AbstractAsyncContextManager[Sequence[tuple[str, Tool]]]:
+def run_tools_of(
+    context: RunContext, recorder: Recorder
+) -> AbstractAsyncContextManager[Sequence[tuple[str, Tool]]]:
     """The run's own tools, for one episode."""
-    return _opened_tools(world, recorder) if world.toolbox.has_sources else nullcontext(())
+    return _opened_tools(context, recorder) if context.toolbox.has_sources else nullcontext(())
 
 
 @asynccontextmanager
-async def _opened_tools(world: World, recorder: Recorder) -> AsyncIterator[Sequence[tuple[str, Tool]]]:
+async def _opened_tools(context: RunContext, recorder: Recorder) -> AsyncIterator[Sequence[tuple[str, Tool]]]:
     async with AsyncExitStack() as stack:
         with recorder.timed("setup"):
-            run_tools = await stack.enter_async_context(world.toolbox.episode())
+            run_tools = await stack.enter_async_context(context.toolbox.episode())
         yield run_tools
 
 
 class OpenEnv(Generic[E]):
     """The environment of one attempt; `close` runs once, whatever happened, within its time."""
 
-    def __init__(self, env: E, world: World, recorders: Sequence[Recorder]) -> None:
+    def __init__(self, env: E, context: RunContext, recorders: Sequence[Recorder]) -> None:
         self._env = env
-        self._limit_s = world.limits.close_timeout_s
+        self._limit_s = context.limits.close_timeout_s
         self._recorders = recorders
 
     async def __aenter__(self) -> E:

@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.agents import find_agent
 from windrow.engine.auxiliary_models import Asking
-from windrow.engine.context import Cast, Model, World
+from windrow.engine.context import EpisodeSetup, Model, RunContext
 from windrow.engine.episode import Interrupted, OpenEnv, OwnScore, run_tools_of, score
 from windrow.engine.recorder import Recorder, Seat
 from windrow.engine.referee import Place, SeatEnv, Table
@@ -36,7 +36,7 @@ class Player(msgspec.Struct, frozen=True):
     """Who plays one seat, and what is written down of it; `model` is that of an opponent."""
 
     slot: Slot
-    cast: Cast
+    setup: EpisodeSetup
     model: Model | None
     recorder: Recorder
 
@@ -53,16 +53,16 @@ class _GameFailed(Exception):
         self.problem = problem
 
 
-async def play_match(slot: Slot, world: World, cast: Cast) -> tuple[Rollout, ...]:
+async def play_match(slot: Slot, context: RunContext, setup: EpisodeSetup) -> tuple[Rollout, ...]:
     """The rollouts of one attempt, in the order of the seats. Cancellation is raised with them in `Interrupted`."""
     try:
-        players = _players(slot, world, cast)
+        players = _players(slot, context, setup)
     except Exception as problem:  # prepare has asked every row, and got an answer then
-        players = [_player(slot, world, cast, 0, 1, None)]
+        players = [_player(slot, context, setup, 0, 1, None)]
         players[0].recorder.fail(error_record(problem, owner="env", phase="setup"))
         return (players[0].recorder.rollout(),)
     try:
-        await _run(slot, world, cast, players)
+        await _run(slot, context, setup, players)
     except asyncio.CancelledError:
         for player in players:
             player.recorder.overrule("cancelled", "cancelled", reason="interrupted")
@@ -70,50 +70,52 @@ async def play_match(slot: Slot, world: World, cast: Cast) -> tuple[Rollout, ...
     return tuple(player.recorder.rollout() for player in players)
 
 
-def _players(slot: Slot, world: World, cast: Cast) -> list[Player]:
+def _players(slot: Slot, context: RunContext, setup: EpisodeSetup) -> list[Player]:
     row: Mapping[str, Json] = slot.task.data or {}
-    assert issubclass(cast.env, Match)
-    count = cast.env.count_seats(cast.env_settings, row)
-    numbers = cast.seating.players(count, sample=slot.sample, row=row)
-    return [_player(slot, world, cast, seat, count, number) for seat, number in enumerate(numbers)]
+    assert issubclass(setup.env, Match)
+    count = setup.env.count_seats(setup.env_settings, row)
+    numbers = setup.seating.players(count, sample=slot.sample, row=row)
+    return [_player(slot, context, setup, seat, count, number) for seat, number in enumerate(numbers)]
 
 
-def _player(slot: Slot, world: World, cast: Cast, seat: int, count: int, number: int | None) -> Player:
+def _player(
+    slot: Slot, context: RunContext, setup: EpisodeSetup, seat: int, count: int, number: int | None
+) -> Player:
     """The player of one seat: the run's policy and agent, or opponent `number`."""
     id = rollout_id(slot.group, slot.sample, seat)
     own = msgspec.structs.replace(slot, id=id, seed=seed_of(id, slot.attempt))
-    capture = world.capture(cast.env)
+    capture = context.capture(setup.env)
     if number is None:
-        model, sampling = world.player, world.sampling(slot.task)
+        model, sampling = context.player, context.sampling(slot.task)
     else:
-        model = world.models[opponent(number)]
+        model = context.models[opponent(number)]
         sampling = model.sampling
         agent = find_agent("chat")({})
-        cast = msgspec.structs.replace(cast, agent=agent, agent_name=OPPONENT, scorers=(), before_commit=())
+        setup = msgspec.structs.replace(setup, agent=agent, agent_name=OPPONENT, scorers=(), before_commit=())
         capture = "none" if capture == "none" else model.policy.default_capture
     recorder = Recorder(
         own,
-        env=cast.env_name,
-        agent=cast.agent_name,
-        policy=PolicyRecord(model=model.policy.model, sampling=sampling, fingerprint=world.behaviour),
-        grading=world.grading,
+        env=setup.env_name,
+        agent=setup.agent_name,
+        policy=PolicyRecord(model=model.policy.model, sampling=sampling, fingerprint=context.behaviour),
+        grading=context.grading,
         capture=capture,
         seat=Seat(episode_id(slot.group, slot.sample), seat, count),
     )
-    return Player(own, cast, None if number is None else model, recorder)
+    return Player(own, setup, None if number is None else model, recorder)
 
 
-async def _run(slot: Slot, world: World, cast: Cast, players: Sequence[Player]) -> None:
+async def _run(slot: Slot, context: RunContext, setup: EpisodeSetup, players: Sequence[Player]) -> None:
     """Play the game to its end, whatever that end is; the recorders hold the outcome."""
     recorders = [player.recorder for player in players]
     try:
-        async with OpenEnv(_made(slot, world, cast, recorders), world, recorders) as match:
-            failed = await _play(match, world, players)
+        async with OpenEnv(_made(slot, context, setup, recorders), context, recorders) as match:
+            failed = await _play(match, context, players)
             if failed is not None:
                 _fail(recorders, failed)
                 return
             for player in players:
-                await score(world, player.cast, player.recorder, _own_score(match, player.recorder))
+                await score(context, player.setup, player.recorder, _own_score(match, player.recorder))
     except BaseException as problem:
         # Whatever a game raises is a failed attempt, never a failed run.
         if is_ours(problem):
@@ -123,19 +125,19 @@ async def _run(slot: Slot, world: World, cast: Cast, players: Sequence[Player]) 
             recorder.overrule("failed", "error", error=error)
 
 
-def _made(slot: Slot, world: World, cast: Cast, recorders: Sequence[Recorder]) -> Match:
+def _made(slot: Slot, context: RunContext, setup: EpisodeSetup, recorders: Sequence[Recorder]) -> Match:
     """The game; it is named by the episode, and its randomness belongs to the attempt as a whole."""
     id = episode_id(slot.group, slot.sample)
     own = msgspec.structs.replace(slot, id=id, seed=seed_of(id, slot.attempt))
-    context = world.context(own, Asking(own, world, recorders[0]))
-    match = cast.env(cast.env_settings, msgspec.structs.replace(context, seats=len(recorders)))
+    env_context = context.env_context(own, Asking(own, context, recorders[0]))
+    match = setup.env(setup.env_settings, msgspec.structs.replace(env_context, seats=len(recorders)))
     assert isinstance(match, Match)
     return match
 
 
-async def _play(match: Match, world: World, players: Sequence[Player]) -> int | None:
+async def _play(match: Match, context: RunContext, players: Sequence[Player]) -> int | None:
     """Until the game is over or its time is up. Returns the seat that failed, if one did."""
-    limit = world.limits.episode_timeout_s
+    limit = context.limits.episode_timeout_s
     deadline = Deadline(limit) if limit is not None else None
     begun = False
     try:
@@ -145,7 +147,7 @@ async def _play(match: Match, world: World, players: Sequence[Player]) -> int | 
                     stack.enter_context(player.recorder.timed("setup"))
                 await guarded_method(match, "reset", match.reset(copied_task(players[0].slot.task)))
             begun = True
-            return await _seats(match, world, players)
+            return await _seats(match, context, players)
     except TimeoutError:
         if deadline is None or not deadline.expired():
             raise  # the game's own, not the episode's
@@ -156,7 +158,7 @@ async def _play(match: Match, world: World, players: Sequence[Player]) -> int | 
         return None
 
 
-async def _seats(match: Match, world: World, players: Sequence[Player]) -> int | None:
+async def _seats(match: Match, context: RunContext, players: Sequence[Player]) -> int | None:
     table = Table(match, [player.recorder for player in players])
     failures: list[_SeatFailed | _GameFailed] = []  # what came after the first was cancelled for it
     tasks: list[asyncio.Task[None]] = []
@@ -175,7 +177,7 @@ async def _seats(match: Match, world: World, players: Sequence[Player]) -> int |
     async with asyncio.TaskGroup() as group:
         tasks.append(group.create_task(alone(partial(_referee, table))))
         for player, place in zip(players, table.places, strict=True):
-            tasks.append(group.create_task(alone(partial(_sit, table, place, world, player))))
+            tasks.append(group.create_task(alone(partial(_sit, table, place, context, player))))
     failed = failures[0] if failures else None
     if isinstance(failed, _GameFailed):
         raise failed.problem
@@ -191,9 +193,9 @@ async def _referee(table: Table) -> None:
         raise _GameFailed(problem) from None
 
 
-async def _sit(table: Table, place: Place, world: World, player: Player) -> None:
+async def _sit(table: Table, place: Place, context: RunContext, player: Player) -> None:
     """Play one seat until it has ended; raises _SeatFailed where it failed."""
-    recorder, cast = player.recorder, player.cast
+    recorder, setup = player.recorder, player.setup
     try:
         with recorder.timed("env"):
             opening = await place.told()
@@ -202,12 +204,14 @@ async def _sit(table: Table, place: Place, world: World, player: Player) -> None
             return
         async with AsyncExitStack() as stack:
             run_tools = (
-                await stack.enter_async_context(run_tools_of(world, recorder)) if player.model is None else ()
+                await stack.enter_async_context(run_tools_of(context, recorder))
+                if player.model is None
+                else ()
             )
             env = SeatEnv(table, place, opening)
-            session = EpisodeSession(player.slot, env, world, recorder, run_tools, player.model)
+            session = EpisodeSession(player.slot, env, context, recorder, run_tools, player.model)
             await session.reset()
-            await guarded_method(cast.agent, "run", cast.agent.run(session))
+            await guarded_method(setup.agent, "run", setup.agent.run(session))
             await session.finish()
     except BaseException as problem:
         if is_ours(problem):

@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from windrow.engine.adaptive_limit import Pace
+from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.attempt import attempt
-from windrow.engine.commit_queue import Commits, Deliver, Deliveries, Finished, OnDurable
-from windrow.engine.context import Sink, World
+from windrow.engine.commit_queue import CommitQueue, Deliver, Deliveries, Finished, OnDurable
+from windrow.engine.context import RunContext, Sink
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
 from windrow.engine.progress import Progress
-from windrow.engine.slot_queue import Waiting
+from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
 from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried
@@ -34,10 +34,10 @@ class Scheduler:
 
     def __init__(
         self,
-        world: World,
+        context: RunContext,
         sink: Sink,
         *,
-        pace: Pace,
+        pace: AdaptiveLimit,
         retries: int,
         progress: Progress,
         control: Control,
@@ -50,8 +50,8 @@ class Scheduler:
 
         `gate`: a semaphore that the caller shares between runs; every episode holds it.
         """
-        self._world = world
-        self._pace = pace
+        self._world = context
+        self._limit = pace
         self._retries = retries
         self._progress = progress
         self._control = control
@@ -59,11 +59,11 @@ class Scheduler:
         self._gate = gate
         self._running = 0
         if pace.adaptive:
-            world.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
+            context.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
         self._deliveries = Deliveries(deliver, control, room=COMMITS_WAITING * pace.most)
-        self._commits = Commits(sink, self._deliveries, on_durable)
+        self._commits = CommitQueue(sink, self._deliveries, on_durable)
 
-    async def run(self, waiting: Waiting, until: asyncio.Event | None = None) -> None:
+    async def run(self, waiting: SlotQueue, until: asyncio.Event | None = None) -> None:
         """Return when every slot is committed, or, after a stop, when what was running is.
 
         With `until`, slots may still be added before it is set; `pace.grown()` then says that there are some.
@@ -73,7 +73,7 @@ class Scheduler:
                 commits.create_task(self._commits.write())
                 commits.create_task(self._deliveries.run())
                 async with asyncio.TaskGroup() as episodes:
-                    self._pace.grown = lambda: self._fill(episodes, waiting)
+                    self._limit.grown = lambda: self._fill(episodes, waiting)
                     self._fill(episodes, waiting)
                     if until is not None:
                         await until.wait()
@@ -82,22 +82,22 @@ class Scheduler:
             await self._commits.rescue()
             raise first_of(problems) from None
 
-    def _fill(self, episodes: asyncio.TaskGroup, waiting: Waiting) -> None:
+    def _fill(self, episodes: asyncio.TaskGroup, waiting: SlotQueue) -> None:
         """Start as many episodes as there is room for."""
-        while self._running < self._pace.limit and not self._control.stopping:
+        while self._running < self._limit.limit and not self._control.stopping:
             slot = waiting.take()
             if slot is None:
                 return
             self._running += 1
             episodes.create_task(self._work(episodes, slot, waiting))
 
-    async def _work(self, episodes: asyncio.TaskGroup, first: Slot, waiting: Waiting) -> None:
+    async def _work(self, episodes: asyncio.TaskGroup, first: Slot, waiting: SlotQueue) -> None:
         """One slot after another, as long as there is a place for it."""
         slot: Slot | None = first
         while slot is not None:
             await self._settle(slot)
             waiting.release(slot)
-            stays = self._running <= self._pace.limit and not self._control.stopping
+            stays = self._running <= self._limit.limit and not self._control.stopping
             slot = waiting.take() if stays else None
         self._running -= 1
         if waiting.limited:

@@ -11,7 +11,7 @@ import msgspec
 
 from windrow.agents import Dispatch, Played
 from windrow.engine import external_episode as elsewhere
-from windrow.engine.context import Model, World, priced
+from windrow.engine.context import Model, RunContext, priced
 from windrow.engine.correction import correction
 from windrow.engine.recorder import Recorder
 from windrow.engine.tool_calls import run_calls
@@ -37,17 +37,17 @@ class EpisodeSession:
         self,
         slot: Slot,
         env: Env,
-        world: World,
+        context: RunContext,
         recorder: Recorder,
         run_tools: Sequence[tuple[str, Tool]] = (),
         opponent: Model | None = None,
     ) -> None:
         """`opponent` answers in the place of the world's policy."""
         self._slot = slot
-        self._model = opponent or world.player
+        self._model = opponent or context.player
         self._env = env
-        self._world = world
-        self._limits = world.setup_of(slot.task).limits
+        self._world = context
+        self._limits = context.task_setup(slot.task).limits
         self._recorder = recorder
         self._run_tools = run_tools
         self._offer = NO_TOOLS
@@ -63,7 +63,7 @@ class EpisodeSession:
         self._parse_errors = 0  # replies in a row that were nothing but malformed calls
         self._route = Route()  # of all its calls
         self._sampling = dict(recorder.policy.sampling)
-        seed = world.seed(slot.seed, slot.sample) if opponent is None else None
+        seed = context.seed(slot.seed, slot.sample) if opponent is None else None
         if seed is not None:
             self._sampling["seed"] = seed
 

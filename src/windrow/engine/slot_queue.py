@@ -16,7 +16,7 @@ MOST_ASIDE = 1024
 Name = tuple[str, str]  # ("env", "web"), ("agent", "chat")
 
 
-class Waiting:
+class SlotQueue:
     """`following` gives the next slot of the plan, or None. `names` are a slot's environment and agent, `limits` how many
     of each may run at a time."""
 

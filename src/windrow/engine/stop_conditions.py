@@ -18,7 +18,7 @@ from windrow.records import Usage
 JUDGED_FROM = 20  # settled rollouts; fewer say little of a rate
 
 
-class Brakes:
+class StopConditions:
     def __init__(self, control: Control, *, budget: BudgetConfig, max_failure_rate: float | None) -> None:
         self._control = control
         self._budget = budget

@@ -9,7 +9,7 @@ import msgspec
 
 from windrow.config import PolicyConfig, ScorerConfig
 from windrow.policies import Completion
-from windrow.policies.base import Given
+from windrow.policies.base import ForcedTokens
 from windrow.records import (
     AttemptId,
     Capture,
@@ -100,7 +100,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries. `seats` is how
     many a match has. `blobs` keeps large bytes: `await ctx.blobs.image(…)` gives the part of a message that names an image.
-    What `conceal` is told, a key that a task is given, stands in no file from then on.
+    What `redact` is told, a key that a task is given, stands in no file from then on.
     """
 
     id: str
@@ -110,7 +110,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     complete: Ask = nobody
     seats: int = 1
     blobs: Blobs = msgspec.field(default_factory=MemoryBlobs)
-    conceal: Callable[[str], None] = lambda secret: None
+    redact: Callable[[str], None] = lambda secret: None
 
 
 class ScoreContext(Protocol):
@@ -130,7 +130,7 @@ class ScoreContext(Protocol):
         raises ScorerError: a judgement is read, or it failed. The same messages are asked once in a run.
         """
 
-    async def scored(self, given: Given, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
+    async def scored(self, given: ForcedTokens, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
         """The given ids with the logprobs that the judge's model gives them, and its `top` likeliest tokens."""
 
 

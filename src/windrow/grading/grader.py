@@ -63,22 +63,22 @@ class Grader:
     async def grade(self, rollout: Rollout, names: Sequence[str]) -> list[Grading]:
         """Have these scorers judge a rollout, those that judge groups left out. Each grading is durable before the
         next scorer is asked."""
-        made = []
+        components = []
         for name in names:
             if name in self._scorers:
-                made.append(await self.judge(rollout, name))
-                await self._log.commit(made[-1:])
-        return made
+                components.append(await self.judge(rollout, name))
+                await self._log.commit(components[-1:])
+        return components
 
     async def grade_group(self, group: RolloutGroup, names: Sequence[str]) -> list[Grading]:
         """Have these scorers judge a group, those that judge rollouts left out. Each grading is durable before the
         next scorer is asked."""
-        made = []
+        components = []
         for name in names:
             if name in self._group_scorers:
-                made.append(await self.judge_group(group, name))
-                await self._log.commit(made[-1:])
-        return made
+                components.append(await self.judge_group(group, name))
+                await self._log.commit(components[-1:])
+        return components
 
     async def judge(self, rollout: Rollout, name: str) -> Grading:
         """What a scorer says of a rollout. The caller commits it."""

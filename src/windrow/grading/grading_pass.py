@@ -25,7 +25,7 @@ from windrow.records import Grading, Rollout, RolloutGroup
 from windrow.store.folding import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
 from windrow.store.line_places import Place
-from windrow.store.resume import Past
+from windrow.store.resume import ResumeState
 from windrow.store.run_directory import Fingerprint
 from windrow.util.blobs import Blobs
 
@@ -49,7 +49,7 @@ class GradingStage:
         self,
         judging: Judging,
         run: RunConfig,
-        past: Past,
+        resume_state: ResumeState,
         groups: Groups | None,
         *,
         grading: Fingerprint | None,
@@ -58,7 +58,7 @@ class GradingStage:
         blobs: Blobs | None = None,
         concurrency: int,
     ) -> None:
-        self._past = past
+        self._resume_state = resume_state
         self._groups = groups
         self._grading = grading
         self._concurrency = concurrency
@@ -104,10 +104,12 @@ class GradingStage:
         if grading is None:
             return rollout
         expected = expected_scorers(grading.of, rollout.env)
-        missing = missing_scorers(rollout, expected) if fresh else self._past.missing(rollout, expected)
+        missing = (
+            missing_scorers(rollout, expected) if fresh else self._resume_state.missing(rollout, expected)
+        )
         gradings = await self._grader.grade(rollout, missing)
         graded = fold(rollout, gradings, active=grading.hash, expected=expected)
-        self._past.judged(rollout, gradings)
+        self._resume_state.judged(rollout, gradings)
         self._count([rollout], [graded])
         return graded
 
@@ -119,7 +121,9 @@ class GradingStage:
             return group
         names: Sequence[str] = expected_group_scorers(grading.of, env)
         if not changed:
-            lacking = {name for rollout in group.rollouts for name in self._past.missing(rollout, names)}
+            lacking = {
+                name for rollout in group.rollouts for name in self._resume_state.missing(rollout, names)
+            }
             names = [name for name in names if name in lacking]
         graded = group
         for name in names:  # one after the other: each sees the scores of those before it
@@ -128,7 +132,7 @@ class GradingStage:
         return graded
 
     def _count(self, before: Sequence[Rollout], now: Sequence[Rollout]) -> None:
-        self._past.ungraded += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
+        self._resume_state.ungraded += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
 
     def _folded(self, group: RolloutGroup, gradings: list[Grading], grading: Fingerprint) -> RolloutGroup:
         expected = expected_scorers(grading.of, group.rollouts[0].env)
@@ -147,7 +151,7 @@ class GradingStage:
         """Judge what is on disk and not graded, rollouts first; bounded, and cut short by a stop."""
 
         async def rollout(place: Place) -> None:
-            await self.grade(self._past.read(place), fresh=False)
+            await self.grade(self._resume_state.read(place), fresh=False)
 
         async def group(id: str) -> None:
             found = self._groups.settled_before(id) if self._groups is not None else None
@@ -156,8 +160,8 @@ class GradingStage:
                 if on_group is not None and whole(graded):
                     await on_group(graded)
 
-        await self._each(iter(self._past.to_grade), rollout, control, progress, on_progress)
-        await self._each(self._past.unjudged_groups(), group, control, progress, on_progress)
+        await self._each(iter(self._resume_state.to_grade), rollout, control, progress, on_progress)
+        await self._each(self._resume_state.unjudged_groups(), group, control, progress, on_progress)
 
     async def _each(
         self,

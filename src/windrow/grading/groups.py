@@ -13,7 +13,7 @@ import msgspec
 
 from windrow.records import Rollout, RolloutGroup
 from windrow.store.folding import GRADABLE
-from windrow.store.resume import Past
+from windrow.store.resume import ResumeState
 from windrow.tasks.plan import Slot
 
 
@@ -30,8 +30,8 @@ class _Open(msgspec.Struct):
 
 
 class Groups:
-    def __init__(self, past: Past, *, samples: int, min_group: float) -> None:
-        self._past = past
+    def __init__(self, resume_state: ResumeState, *, samples: int, min_group: float) -> None:
+        self._resume_state = resume_state
         self._samples = samples
         self._least = least_members(samples, min_group)
         self._open: dict[str, _Open] = {}
@@ -41,7 +41,7 @@ class Groups:
         """An attempt of this slot is on disk; called before the ledger counts it."""
         if slot.group not in self._open:
             first = slot.number - slot.sample
-            pending = map(self._past.ledger.is_pending, range(first, first + self._samples))
+            pending = map(self._resume_state.ledger.is_pending, range(first, first + self._samples))
             self._open[slot.group] = _Open(sum(pending))
 
     def settle(self, slot: Slot, rollouts: Iterable[Rollout]) -> Closed | None:
@@ -66,7 +66,7 @@ class Groups:
 
     def _group(self, group: str, fresh: list[Rollout]) -> RolloutGroup | None:
         now = {rollout.sample for rollout in fresh if rollout.status in GRADABLE}
-        before = [rollout for rollout in self._past.members(group) if rollout.sample not in now]
+        before = [rollout for rollout in self._resume_state.members(group) if rollout.sample not in now]
         members = [
             rollout for rollout in (*before, *fresh) if rollout.status in GRADABLE and not rollout.opponent
         ]

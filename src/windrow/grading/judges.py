@@ -18,7 +18,7 @@ from windrow.envs.base import Messages
 from windrow.errors import PolicyError, ScorerError
 from windrow.identity import digest
 from windrow.policies import Completion, Request
-from windrow.policies.base import Given, complete
+from windrow.policies.base import ForcedTokens, complete
 from windrow.records import Judgement, Message, TeacherTokens, Usage
 from windrow.store.judgements import Judgements, Said
 from windrow.util.blobs import Blobs, MemoryBlobs, shown
@@ -196,7 +196,7 @@ class Hearing:
             kind="unreadable_judgement",
         )
 
-    async def scored(self, given: Given, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
+    async def scored(self, given: ForcedTokens, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
         model = self.model(judge)
         request = Request(
             messages=(),

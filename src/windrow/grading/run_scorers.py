@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from windrow.config import ScorerConfig
-from windrow.engine.components import ENV_SCORER, Made, made_scorer
+from windrow.engine.components import ENV_SCORER, Components, made_scorer
 from windrow.engine.context import AnyScorer, GroupScorer, Model
 from windrow.envs import BaseEnv, Env
 from windrow.errors import UsageError
@@ -46,13 +46,13 @@ def each_once(scorers: Iterable[AnyScorer]) -> tuple[AnyScorer, ...]:
     return scorers
 
 
-def brought_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer]:
+def brought_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list[AnyScorer]:
     """What the environments of a run's rows bring: only the run's own has settings."""
     found: dict[str, AnyScorer] = {}
     for env in sorted(envs, key=name_of):
-        settings = made.env_settings if env is made.env else {}
+        settings = components.env_settings if env is components.env else {}
         for config in env.scorers(settings):
-            scorer = made_scorer(config, name_of(env), made.env)
+            scorer = made_scorer(config, name_of(env), components.env)
             if config.name in found:
                 raise UsageError(
                     f"the environments {found[config.name].env!r} and {name_of(env)!r} both bring a scorer "
@@ -62,17 +62,17 @@ def brought_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer
     return list(found.values())
 
 
-def left_out(made: Made) -> tuple[str, ...]:
+def left_out(components: Components) -> tuple[str, ...]:
     """What to say where scorers are named: of settings that were for a scorer which the environment would have brought."""
-    if not made.env_settings or made.env.identity(made.env_settings):
+    if not components.env_settings or components.env.identity(components.env_settings):
         return ()
     return tuple(
         f"env.settings are for the scorer {config.name!r}, whose place the named ones take; they are not used"
-        for config in made.env.scorers(made.env_settings)
+        for config in components.env.scorers(components.env_settings)
     )
 
 
-def group_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer]:
+def group_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list[AnyScorer]:
     """The environments that score groups themselves."""
     own = sorted((env for env in envs if _scores_groups(env)), key=name_of)
     if len(own) > 1:
@@ -82,9 +82,9 @@ def group_scorers(envs: Iterable[type[BaseEnv]], made: Made) -> list[AnyScorer]:
         )
     return [
         made_scorer(
-            ScorerConfig(name=ENV_SCORER, settings=made.env_settings if env is made.env else {}),
+            ScorerConfig(name=ENV_SCORER, settings=components.env_settings if env is components.env else {}),
             name_of(env),
-            made.env,
+            components.env,
         )
         for env in own
     ]

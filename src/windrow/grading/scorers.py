@@ -98,10 +98,10 @@ def make_scorer(config: ScorerConfig) -> AnyScorer:
     found = resolve("scorer", CLASSES.get(config.name, config.name), {**BUILT_IN, **CLASSES})
     if isinstance(found, type) and issubclass(found, BaseScorer):
         try:
-            made: AnyScorer = found(config.name, config.weight, settings)  # type: ignore[assignment]
+            components: AnyScorer = found(config.name, config.weight, settings)  # type: ignore[assignment]
         except ValueError as problem:
             raise UsageError(f"scorer {config.name!r}: {problem}") from None
-        return made
+        return components
     if not callable(found):
         raise UsageError(f"scorer {config.name!r} is not a function (task, reply) -> float | dict | Score")
     return scorer_of(found, name=config.name, weight=config.weight, settings=settings)

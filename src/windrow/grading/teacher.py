@@ -18,7 +18,7 @@ from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.errors import ScorerError
 from windrow.grading.judge_panel import JudgingScorer, read_settings
-from windrow.policies.base import Given
+from windrow.policies.base import ForcedTokens
 from windrow.records import Json, TeacherTokens, Tokens, Turn
 from windrow.util.token_contexts import BrokenContext, prompt_ids
 
@@ -69,7 +69,7 @@ class TeacherScorer(JudgingScorer):
             prompt = _ids(prompt_ids(episode.turns, number))
         except BrokenContext as problem:
             raise ScorerError(f"turn {number}: {problem}", kind="tokens", retryable=False) from None
-        given = Given(prompt, _ids(tokens.output), episode.messages[writes].text or None)
+        given = ForcedTokens(prompt, _ids(tokens.output), episode.messages[writes].text or None)
         return await ctx.scored(given, top=self._set.top_logprobs)
 
     def _means(self, students: Sequence[float], teachers: Sequence[float]) -> dict[str, float]:

@@ -44,7 +44,7 @@ class CallOutcome(NamedTuple):
     overloaded: bool
 
 
-class Given(NamedTuple):
+class ForcedTokens(NamedTuple):
     """Ids that are not to be sampled but scored: how likely is `output` after `prompt`?
 
     `text` is what the output says: a model to which the ids say something else has another vocabulary.
@@ -69,7 +69,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     capture: Capture = "text"
     top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each place of the reply
-    given: Given | None = None
+    given: ForcedTokens | None = None
     route: Route | None = None  # the same for all calls of an episode
     new_connection: bool = False  # it goes over connections that were not used before
 

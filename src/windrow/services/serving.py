@@ -16,12 +16,12 @@ from windrow.services.process import Process
 from windrow.util.cancellation import is_cancelled
 from windrow.util.redaction import Redactor
 
-Waiting = Callable[[Sequence[str]], Awaitable[None]]
+SlotQueue = Callable[[Sequence[str]], Awaitable[None]]
 
 
 @asynccontextmanager
 async def serving(
-    services: Sequence[Service], logs: Path, *, control: Control, redactor: Redactor, waiting: Waiting
+    services: Sequence[Service], logs: Path, *, control: Control, redactor: Redactor, waiting: SlotQueue
 ) -> AsyncIterator[None]:
     """Inside, every service answers, or `control` has stopped the run first. Outside, none of them is left.
 
@@ -41,7 +41,12 @@ async def serving(
 
 class _Serving:
     def __init__(
-        self, services: Sequence[Service], logs: Path, control: Control, redactor: Redactor, waiting: Waiting
+        self,
+        services: Sequence[Service],
+        logs: Path,
+        control: Control,
+        redactor: Redactor,
+        waiting: SlotQueue,
     ) -> None:
         self.death: ServiceError | None = None
         self._control = control

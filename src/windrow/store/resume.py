@@ -27,7 +27,7 @@ from windrow.util.disk import Disk
 from windrow.util.hash_index import Index
 
 
-class Past:
+class ResumeState:
     """What earlier calls have left. With `groups`, the settled members of groups are found again: `members` gives
     them. `indexed`: what depends on the plan is taken from this writer's indexes, too."""
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from windrow.engine.components import Recipe
+from windrow.engine.components import WorkerSpec
 from windrow.records import OPPONENT, ErrorRecord, Grade, Reason, Rollout, Status, Task, Usage, is_done
 from windrow.tasks.plan import Slot, recorded_task
 
@@ -25,7 +25,7 @@ READ_BYTES = 1 << 20
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """The first message. `wants_rollouts`: the parent needs the rollouts themselves, not only their outcomes."""
 
-    recipe: Recipe
+    spec: WorkerSpec
     run: str
     writer: str
     lock: bool

@@ -15,12 +15,12 @@ import msgspec
 
 from windrow import errors
 from windrow.engine.commit_queue import Deliver, Deliveries, Finished, OnDurable
-from windrow.engine.components import Recipe
+from windrow.engine.components import WorkerSpec
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import COMMITS_WAITING, first_of
-from windrow.engine.slot_queue import Waiting
+from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
 from windrow.tasks.plan import Slot
 from windrow.workers.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
@@ -35,7 +35,7 @@ class Workers:
 
     def __init__(
         self,
-        recipe: Recipe,
+        spec: WorkerSpec,
         path: Path,
         *,
         shares: Sequence[int],
@@ -49,10 +49,10 @@ class Workers:
         warn: Callable[[str], None],
     ) -> None:
         self._start = Start(
-            recipe=divided(recipe, len(shares)),
+            spec=divided(spec, len(shares)),
             run=str(path.resolve()),
             writer="",
-            lock=recipe.run.lock,
+            lock=spec.run.lock,
             concurrency=1,
             wants_rollouts=wants_rollouts,
         )
@@ -66,7 +66,7 @@ class Workers:
         self._workers = [WorkerProcess(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
         self._deliveries = Deliveries(deliver, control, room=COMMITS_WAITING * sum(shares))
 
-    async def run(self, waiting: Waiting) -> None:
+    async def run(self, waiting: SlotQueue) -> None:
         """Return when every slot is settled, or, after a stop, when the workers have finished what they ran."""
         self._control.listen(self._pass_on)
         try:
@@ -79,7 +79,7 @@ class Workers:
         except* WindrowError as problems:
             raise first_of(problems) from None
 
-    async def _serve(self, worker: WorkerProcess, waiting: Waiting) -> None:
+    async def _serve(self, worker: WorkerProcess, waiting: SlotQueue) -> None:
         """Start a worker, keep it busy, and see it out."""
         try:
             await worker.start(self._start)
@@ -114,7 +114,7 @@ class Workers:
         if self._warned.setdefault(text, worker) is worker:
             self._warn(text)
 
-    async def _take_in(self, worker: WorkerProcess, report: Durable, waiting: Waiting) -> None:
+    async def _take_in(self, worker: WorkerProcess, report: Durable, waiting: SlotQueue) -> None:
         """Count what a worker has committed; return when there was room for what is to be delivered of it."""
         batch = []
         for attempt in report.attempts:
@@ -132,7 +132,7 @@ class Workers:
             await self._deliveries.reserve()
             self._deliveries.put(finished)
 
-    def _lease(self, workers: Sequence[WorkerProcess], waiting: Waiting) -> None:
+    def _lease(self, workers: Sequence[WorkerProcess], waiting: SlotQueue) -> None:
         """Give `workers` what they have room for; when nothing is left anywhere, let all of them go."""
         for worker in workers:
             if worker.ready and not worker.left:
@@ -145,7 +145,7 @@ class Workers:
                 if worker.ready and not worker.left:
                     worker.order(Finish())
 
-    def _next(self, most: int, waiting: Waiting) -> list[Slot]:
+    def _next(self, most: int, waiting: SlotQueue) -> list[Slot]:
         """The next slots that may start, `most` at most."""
         slots: list[Slot] = []
         while len(slots) < most and not self._control.stopping:
@@ -166,7 +166,7 @@ class Workers:
     def _dismiss(self, worker: WorkerProcess) -> None:
         worker.order(Cancel(self._control.reason) if self._control.cancelled else Finish())
 
-    def _mourn(self, worker: WorkerProcess, code: int, waiting: Waiting) -> None:
+    def _mourn(self, worker: WorkerProcess, code: int, waiting: SlotQueue) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit {code}"
         self._warn(
             f"worker {worker.name} died ({how}); what it had committed is safe, and the same command again runs the "
@@ -186,16 +186,16 @@ def _error(report: Failed) -> WindrowError:
     return error
 
 
-def divided(recipe: Recipe, count: int) -> Recipe:
+def divided(spec: WorkerSpec, count: int) -> WorkerSpec:
     """The recipe of one of `count` workers: each keeps to its part of what the endpoint takes in a minute."""
-    policy = recipe.run.policy
+    policy = spec.run.policy
     parts = {
         name: rate / count
         for name in ("requests_per_minute", "tokens_per_minute")
         if (rate := getattr(policy, name)) is not None
     }
-    run = msgspec.structs.replace(recipe.run, policy=msgspec.structs.replace(policy, **parts))
-    return msgspec.structs.replace(recipe, run=run)
+    run = msgspec.structs.replace(spec.run, policy=msgspec.structs.replace(policy, **parts))
+    return msgspec.structs.replace(spec, run=run)
 
 
 def shares_of(total: int, count: int) -> list[int]:

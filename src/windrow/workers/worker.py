@@ -17,14 +17,14 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.engine.adaptive_limit import Pace
+from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.commit_queue import Finished, is_pending
-from windrow.engine.components import world_of
-from windrow.engine.context import World
+from windrow.engine.components import context_of
+from windrow.engine.context import RunContext
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import Scheduler, first_of
-from windrow.engine.slot_queue import Waiting
+from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
 from windrow.records import Rollout, decode_rollout, encode
 from windrow.store.run_directory import RolloutSink, RunDirectory
@@ -86,18 +86,18 @@ class _Worker:
         self._start = start
         self._redactor = Redactor()
         self._control = Control()
-        self._pace = Pace(start.concurrency, adaptive=start.recipe.run.concurrency == "auto")
+        self._limit = AdaptiveLimit(start.concurrency, adaptive=start.spec.run.concurrency == "auto")
         self._inbox: deque[Slot] = deque()
         self._finish = asyncio.Event()
 
     async def run(self, orders: AsyncIterator[Order]) -> None:
         """Open the world and the segment, then play what is leased, until the parent says that it is enough."""
         start = self._start
-        world = world_of(start.recipe, self._redactor)
+        context = context_of(start.spec, self._redactor)
         directory = RunDirectory(Path(start.run), writer=start.writer, lock=start.lock)
         try:
             sink = directory.rollout_sink(self._redactor)
-            world.blobs = directory.blobs
+            context.blobs = directory.blobs
             for torn in directory.torn:
                 self._warn(f"a torn last line was set aside in {torn}")
             if too_few := make_room(start.concurrency):
@@ -105,34 +105,34 @@ class _Worker:
             watch_with(self._warn)
             async with asyncio.TaskGroup() as group:
                 listening = group.create_task(self._listen(orders))
-                await self._play(world, sink)
+                await self._play(context, sink)
                 listening.cancel()
         except* WindrowError as problems:
             raise first_of(problems) from None
         finally:
             directory.close()
 
-    async def _play(self, world: World, sink: RolloutSink) -> None:
+    async def _play(self, context: RunContext, sink: RolloutSink) -> None:
         try:
             with self._control.cancellable():
-                await world.open(self._warn)
+                await context.open(self._warn)
             self._channel.post(Ready())
             scheduler = Scheduler(
-                world,
+                context,
                 sink,
-                pace=self._pace,
-                retries=self._start.recipe.run.retries,
+                pace=self._limit,
+                retries=self._start.spec.run.retries,
                 progress=Progress(planned=0),
                 control=self._control,
                 on_durable=self._report,
                 deliver=self._send,
             )
-            await scheduler.run(Waiting(self._next), until=self._finish)
+            await scheduler.run(SlotQueue(self._next), until=self._finish)
         except asyncio.CancelledError:
             if not self._control.absorb():
                 raise
         finally:
-            await world.close()
+            await context.close()
 
     def _next(self) -> Slot | None:
         return self._inbox.popleft() if self._inbox else None
@@ -142,7 +142,7 @@ class _Worker:
             if isinstance(order, Run):
                 for lease in order.leases:
                     self._inbox += lease.slots()
-                self._pace.grown()
+                self._limit.grown()
                 continue
             self._inbox.clear()
             self._finish.set()

@@ -31,7 +31,7 @@ judge.version = 1
 """
 
 
-class Gate:
+class SocksProxy:
     """A model that says the number which it is asked for, and keeps the one who asks for HELD waiting."""
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
+def gate() -> Iterator[SocksProxy]:
+    gate = SocksProxy()
     yield gate
     gate.opened.set()
 
 
 @pytest.fixture
-def home(project: Callable[..., Project], gate: Gate) -> Project:
+def home(project: Callable[..., Project], gate: SocksProxy) -> Project:
     home = project(gate)
     home.module("judging", JUDGE)
     home.tasks({"prompt": f"what is {n}", "answer": str(n)} for n in range(TASKS))
@@ -74,7 +74,9 @@ def committed(home: Project, rank: int) -> set[int]:
     return {json.loads(line)["seed"] for line in whole}
 
 
-def test_ranks_of_which_one_is_killed_make_the_run_that_one_process_makes(home: Project, gate: Gate) -> None:
+def test_ranks_of_which_one_is_killed_make_the_run_that_one_process_makes(
+    home: Project, gate: SocksProxy
+) -> None:
     """In one directory, which rank 0 merges into another at the end."""
     assert home.server is not None
     ranks = [start(home, 0, "--workers", "2", "--merge", "merged"), start(home, 1), start(home, 2)]
@@ -113,7 +115,7 @@ def test_ranks_of_which_one_is_killed_make_the_run_that_one_process_makes(home: 
 
 
 def test_ranks_with_a_directory_each_are_merged_to_the_same_bytes_in_any_order(
-    home: Project, gate: Gate
+    home: Project, gate: SocksProxy
 ) -> None:
     gate.opened.set()
     each = ("--out", "part.{rank}")

@@ -52,7 +52,7 @@ patient.after_commit = blocking.after_commit = True
 """
 
 
-class Gate:
+class SocksProxy:
     """A model whose answers from turn `held` on wait until the gate is opened; `waiting` counts them."""
 
     def __init__(self, held: int = 0) -> None:
@@ -70,12 +70,12 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate()
+def gate() -> SocksProxy:
+    return SocksProxy()
 
 
 @pytest.fixture
-def home(gate: Gate, project: Callable[..., Project]) -> Iterator[Project]:
+def home(gate: SocksProxy, project: Callable[..., Project]) -> Iterator[Project]:
     made = project(gate)
     made.module("two_turns", TWO_TURNS)
     made.tasks({"prompt": f"number {n}", "answer": "42"} for n in range(10))
@@ -88,7 +88,7 @@ FLAGS = ("--concurrency", "3", "--scorer", "number")
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_one_signal_lets_what_runs_finish_and_starts_nothing_more(
-    number: signal.Signals, code: int, home: Project, gate: Gate
+    number: signal.Signals, code: int, home: Project, gate: SocksProxy
 ) -> None:
     running = home.start_collect(*FLAGS)
     running.until(lambda: gate.waiting == 3, "three requests were waiting")
@@ -107,7 +107,7 @@ def test_one_signal_lets_what_runs_finish_and_starts_nothing_more(
     assert {line["attempt"] for line in home.lines()} == {1}
 
 
-def test_a_second_ctrl_c_cancels_and_the_next_call_runs_it_again(home: Project, gate: Gate) -> None:
+def test_a_second_ctrl_c_cancels_and_the_next_call_runs_it_again(home: Project, gate: SocksProxy) -> None:
     gate.held = 1  # the first turn is answered, the second is not
     flags = (*FLAGS, "--env", "two_turns:TwoTurns")
     running = home.start_collect(*flags)
@@ -136,7 +136,9 @@ def test_a_second_ctrl_c_cancels_and_the_next_call_runs_it_again(home: Project, 
     assert {rollout.reward for rollout in home.rollouts()} == {2.5}
 
 
-def test_ctrl_c_after_sigterm_cancels_and_the_first_signal_names_the_exit(home: Project, gate: Gate) -> None:
+def test_ctrl_c_after_sigterm_cancels_and_the_first_signal_names_the_exit(
+    home: Project, gate: SocksProxy
+) -> None:
     running = home.start_collect(*FLAGS)
     running.until(lambda: gate.waiting == 3, "three requests were waiting")
     running.signal(signal.SIGTERM)
@@ -146,7 +148,9 @@ def test_ctrl_c_after_sigterm_cancels_and_the_first_signal_names_the_exit(home: 
     assert [line["reason"] for line in home.lines()] == ["interrupted"] * 3
 
 
-def test_a_stopped_run_makes_no_new_attempt_of_what_fails_while_it_drains(home: Project, gate: Gate) -> None:
+def test_a_stopped_run_makes_no_new_attempt_of_what_fails_while_it_drains(
+    home: Project, gate: SocksProxy
+) -> None:
     home.server.reply = lambda body, n: gate(body, n) and (503, {}, {"error": {"message": "gone"}})
     running = home.start_collect(*FLAGS, "--retries", "5", "--call-retries", "0")
     running.until(lambda: gate.waiting == 3, "three requests were waiting")
@@ -181,7 +185,7 @@ def test_ctrl_c_twice_in_the_grading_keeps_the_rollout_and_leaves_its_grading_to
 
 
 def test_ctrl_c_twice_ends_a_command_whose_endpoint_does_not_answer_the_probe(
-    home: Project, gate: Gate
+    home: Project, gate: SocksProxy
 ) -> None:
     running = home.start_collect("--model", "another", "--set", "policy.probe_timeout_s=600")
     running.until(
@@ -196,7 +200,7 @@ def test_ctrl_c_twice_ends_a_command_whose_endpoint_does_not_answer_the_probe(
     assert home.lines() == []
 
 
-def test_a_full_disk_while_draining_is_the_error_that_is_shown(home: Project, gate: Gate) -> None:
+def test_a_full_disk_while_draining_is_the_error_that_is_shown(home: Project, gate: SocksProxy) -> None:
     import resource
 
     slow = threading.Event()

@@ -218,7 +218,7 @@ def test_an_attempt_that_fails_in_a_worker_goes_on_counting_in_the_next_call(
     assert attempts == sorted([1, 2, 3, 4] * 4)
 
 
-class Gate:
+class SocksProxy:
     """Holds every answer back until it is opened."""
 
     def __init__(self) -> None:
@@ -232,13 +232,13 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    made = Gate()
+def gate() -> Iterator[SocksProxy]:
+    made = SocksProxy()
     yield made
     made.opened.set()
 
 
-def held(project: Callable[..., Project], gate: Gate) -> tuple[Project, Running]:
+def held(project: Callable[..., Project], gate: SocksProxy) -> tuple[Project, Running]:
     """A run of two workers in which four answers are waited for."""
     home = project(gate)
     home.tasks({"prompt": f"what is {n}"} for n in range(12))
@@ -248,7 +248,7 @@ def held(project: Callable[..., Project], gate: Gate) -> tuple[Project, Running]
 
 
 def test_one_signal_lets_the_workers_finish_what_they_run(
-    project: Callable[..., Project], gate: Gate
+    project: Callable[..., Project], gate: SocksProxy
 ) -> None:
     home, running = held(project, gate)
     running.signal(signal.SIGINT)
@@ -261,7 +261,7 @@ def test_one_signal_lets_the_workers_finish_what_they_run(
 
 
 def test_a_second_signal_cancels_what_the_workers_run_and_records_it(
-    project: Callable[..., Project], gate: Gate
+    project: Callable[..., Project], gate: SocksProxy
 ) -> None:
     home, running = held(project, gate)
     running.signal(signal.SIGINT)

@@ -15,7 +15,7 @@ from windrow.exports.tokens.arrays import floats_of, ids_of
 from windrow.exports.tokens.top import top_of
 from windrow.exports.tokens.verify import problems
 from windrow.policies import Request
-from windrow.policies.base import Given
+from windrow.policies.base import ForcedTokens
 from windrow.policies.local import local_policy
 from windrow.policies.models import DEFAULT_MODEL, find_model, pull
 from windrow.util.redaction import Redactor
@@ -91,7 +91,7 @@ def given(output: list[int], text: str | None) -> Request:
         attempt=1,
         turn=0,
         capture="tokens",
-        given=Given([1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198], output, text),
+        given=ForcedTokens([1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198], output, text),
     )
 
 

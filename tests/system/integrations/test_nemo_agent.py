@@ -22,7 +22,7 @@ STEP = 10  # answers between two kills, some of which go to requests of the one 
 KILLS = 4
 
 
-class Gate:
+class SocksProxy:
     """Lets the agents answer so many rows in all; the others wait."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate()
+def gate() -> SocksProxy:
+    return SocksProxy()
 
 
 @pytest.fixture
-def gym(gate: Gate) -> Iterator[Gym]:
+def gym(gate: SocksProxy) -> Iterator[Gym]:
     def math(sent: Row, n: int) -> Any:
         place = gate.wait()
         if place % 7 == 3:
@@ -89,7 +89,7 @@ def done(project: Project) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_collector_that_is_killed_goes_on_and_nothing_is_played_or_written_twice(
-    project: Project, gym: Gym, gate: Gate, workers: str
+    project: Project, gym: Gym, gate: SocksProxy, workers: str
 ) -> None:
     project.tasks(row(f"{agent} {n}", agent) for n in range(TASKS) for agent in ("math", "code"))
     flags = ["--agent", f"nemo-gym:{gym.head}", "-k", str(SAMPLES), "--out", "run", "--concurrency", "6"]

@@ -17,7 +17,7 @@ import windrow
 from tests.support.model_server import write_jsonl
 from tests.support.named_parts import Loud
 from windrow.collecting.collection import open_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.identity import canonical, digest, episode_id, fingerprint, group_id, rollout_id, seed_of
 
@@ -34,7 +34,7 @@ def ids(tmp_path: Path):
     ) -> dict[str, list[str]]:
         file = write_jsonl(tmp_path / path, rows)
         loaded = load_config((), {**BASE, "tasks": str(file), **options}, sets)
-        plan = open_collection(prepare(loaded), stored=False).plan
+        plan = open_collection(resolve(loaded), stored=False).plan
         found: dict[str, list[str]] = {}
         for number in range(len(plan)):
             slot = plan.slot(number)
@@ -159,8 +159,8 @@ def test_a_flag_that_overrules_the_rows_own_sampling_changes_their_ids(ids, tmp_
     config = tmp_path / "run.yaml"
     config.write_text("policy: {sampling: {temperature: 0.1}}")
     file = write_jsonl(tmp_path / "tasks.jsonl", rows)
-    by_file = prepare(load_config([config], {**BASE, "tasks": str(file)})).behaviour.hash
-    by_flag = prepare(load_config((), {**BASE, "tasks": str(file), "temperature": 0.1})).behaviour.hash
+    by_file = resolve(load_config([config], {**BASE, "tasks": str(file)})).behaviour.hash
+    by_flag = resolve(load_config((), {**BASE, "tasks": str(file), "temperature": 0.1})).behaviour.hash
     assert by_file != by_flag  # 0.5 is sent by the one, 0.1 by the other
 
 

@@ -19,7 +19,7 @@ from tests.support.model_server import write_jsonl
 from tests.support.run_builders import collect, make_rollout, open_run, rows
 from windrow import Request
 from windrow.collecting.api import run_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import MAX_BACKOFF_S, pause_s
@@ -147,9 +147,9 @@ def test_a_run_is_named_after_its_source_split_model_and_behaviour(tmp_path: Pat
 
     def out(**options: Any) -> str:
         fixed = {"tasks": str(tasks), "model": "org/small", "base_url": "http://127.0.0.1:1/v1"}
-        prepared = prepare(load_config((), {**fixed, **options}))
-        assert str(prepared.out).endswith(prepared.behaviour.hash[:8])
-        return str(prepared.out)
+        resolved = resolve(load_config((), {**fixed, **options}))
+        assert str(resolved.out).endswith(resolved.behaviour.hash[:8])
+        return str(resolved.out)
 
     assert out().startswith("runs/quiz-org-small-")
     assert out(split="test").startswith("runs/quiz-test-org-small-")

@@ -24,7 +24,7 @@ from windrow import RolloutGroup
 from windrow.cli.main import main
 from windrow.collecting.api import run_collection
 from windrow.collecting.ranks import launched, rank_of
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.engine.control import Control
 from windrow.errors import InfraError, StoreError, UsageError
@@ -440,11 +440,11 @@ def test_what_ranks_share_is_divided_by_weight(tmp_path: Path) -> None:
     }
     found = []
     for rank in range(3):
-        prepared = prepare(load_config((), {**shared, "rank": rank}, PRICED))
-        run = prepared.run
+        resolved = resolve(load_config((), {**shared, "rank": rank}, PRICED))
+        run = resolved.run
         found.append(
             (
-                prepared.concurrency,
+                resolved.concurrency,
                 run.env_concurrency["problem"],
                 run.policy.requests_per_minute,
                 run.budget.tokens,
@@ -452,6 +452,6 @@ def test_what_ranks_share_is_divided_by_weight(tmp_path: Path) -> None:
             )
         )
         assert (
-            prepared.behaviour.hash == prepare(load_config((), {**shared, "rank": 0}, PRICED)).behaviour.hash
+            resolved.behaviour.hash == resolve(load_config((), {**shared, "rank": 0}, PRICED)).behaviour.hash
         )
     assert found == [(32, 4, 50.0, 5, 1.0), (16, 2, 25.0, 3, 0.5), (16, 2, 25.0, 2, 0.5)]

@@ -9,7 +9,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.engine.slot_queue import MOST_ASIDE, Name, Waiting
+from windrow.engine.slot_queue import MOST_ASIDE, Name, SlotQueue
 from windrow.records import Task
 from windrow.tasks.plan import Slot
 
@@ -32,9 +32,9 @@ def names(slot: Slot) -> tuple[Name, ...]:
     return ("env", slot.task["env"]), ("agent", "chat")
 
 
-def waiting(envs: Sequence[str], **limits: int) -> Waiting:
+def waiting(envs: Sequence[str], **limits: int) -> SlotQueue:
     following = partial(next, iter([slot(n, env) for n, env in enumerate(envs)]), None)
-    return Waiting(following, limits={("env", env): most for env, most in limits.items()}, names=names)
+    return SlotQueue(following, limits={("env", env): most for env, most in limits.items()}, names=names)
 
 
 def test_a_full_environment_is_overtaken_and_comes_first_when_it_has_room() -> None:

@@ -15,7 +15,7 @@ from tests.support.model_server import ModelServer, write_jsonl
 from tests.support.scripted_envs import world
 from windrow import Completion
 from windrow.cli.main import main
-from windrow.collecting.resolve import Prepared, prepare
+from windrow.collecting.resolve import ResolvedRun, resolve
 from windrow.config import load_config
 from windrow.errors import UsageError
 from windrow.grading.rubric import RubricScorer
@@ -506,21 +506,21 @@ async def test_a_call_of_the_policy_that_fails_is_judged_by_nobody(tmp_path: Pat
 # -- identity
 
 
-def grading_of(tmp_path: Path, settings: Any, scorers: list[str] | None = None, **judge: Any) -> Prepared:
+def grading_of(tmp_path: Path, settings: Any, scorers: list[str] | None = None, **judge: Any) -> ResolvedRun:
     """A run with these settings of the environment and this judge, before it is begun."""
     judge = {"model": "m", "base_url": "http://127.0.0.1:9/v1", **judge}
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"env": {"name": "rubric", "settings": settings}, "judge": judge}))
     tasks = write_jsonl(tmp_path / "tasks.jsonl", [{**ROW, "answer": "x"}])
     options = {"tasks": str(tasks), "model": "m", "base_url": "http://127.0.0.1:9/v1", "scorers": scorers}
-    return prepare(load_config([config], options))
+    return resolve(load_config([config], options))
 
 
 def grading_hash(tmp_path: Path, **changes: Any) -> tuple[str, str]:
     """(behaviour, grading) of such a run."""
-    prepared = grading_of(tmp_path, changes, **changes.pop("judge", {}))
-    assert prepared.grading is not None
-    return prepared.behaviour.hash, prepared.grading.hash
+    resolved = grading_of(tmp_path, changes, **changes.pop("judge", {}))
+    assert resolved.grading is not None
+    return resolved.behaviour.hash, resolved.grading.hash
 
 
 def test_settings_and_judges_name_the_grading_and_where_they_are_served_does_not(tmp_path: Path) -> None:
@@ -554,8 +554,8 @@ async def test_settings_that_named_scorers_leave_unused_are_told(tmp_path: Path)
     row = {"prompt": "p", "answer": "Hello!"}
     with ModelServer() as server:
         settings = {"criteria": ["It is polite."]}
-        prepared = grading_of(tmp_path, settings, ["exact"])
-        told += prepared.notes
+        resolved = grading_of(tmp_path, settings, ["exact"])
+        told += resolved.notes
         [rollout] = await judged(tmp_path / "run", [row], server, settings=settings, scorers=["exact"])
         assert server.completions == 0
     assert rollout.reward == 1.0

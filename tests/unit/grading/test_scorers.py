@@ -16,7 +16,7 @@ from tests.support.collect_helpers import answering, collected, lines
 from tests.support.model_server import write_jsonl
 from tests.support.scripted_envs import returning, world
 from windrow import Rollout, Score, Task
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.errors import UsageError
 
@@ -47,10 +47,10 @@ def values(rollout: Rollout) -> dict[str, tuple[float, float]]:
 def notes(tmp_path: Path, rows: Any) -> tuple[list[str], tuple[str, ...]]:
     """The scorers that a run of these rows would have, and what is said about them."""
     tasks = write_jsonl(tmp_path / "tasks.jsonl", rows)
-    prepared = prepare(
+    resolved = resolve(
         load_config((), {"tasks": str(tasks), "model": "m", "base_url": "http://127.0.0.1:9/v1"})
     )
-    return [scorer.name for scorer in prepared.judging.scorers], prepared.notes
+    return [scorer.name for scorer in resolved.judging.scorers], resolved.notes
 
 
 def test_number_is_the_default_where_every_answer_is_one_and_that_is_said(tmp_path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import gymnasium_envs as gymworlds
 from tests.support.collect_helpers import answering, collected, single
-from tests.support.task_loading import prepared, refusal, tasks_of
+from tests.support.task_loading import resolved, refusal, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.integrations.gymnasium.descriptions import KNOWN
 from windrow.integrations.gymnasium.env import read_action
@@ -266,7 +266,7 @@ async def test_a_world_is_closed_whatever_happens(tmp_path, broken: bool) -> Non
         "game": "tests.support.gymnasium_envs:Counter-v0",
         "kwargs": {"broken": broken},
     }
-    prepared([row])  # it is made once to be checked
+    resolved([row])  # it is made once to be checked
     gymworlds.closed.clear()
     rollout = await single([row], policy=answering("[2]"), out=str(tmp_path / "run"))
     assert rollout.status == ("failed" if broken else "completed")
@@ -343,8 +343,8 @@ def test_a_source_is_the_same_rows_each_time_with_the_games_they_stand_for() -> 
 
 def test_a_source_is_named_by_what_shapes_its_games() -> None:
     for path in ("Taxi-v4?n=2&is_rainy=true&seed=1", "Taxi-v4?is_rainy=true"):
-        assert prepared(f"gymnasium:{path}").source.name == "gymnasium:Taxi-v4?is_rainy=true"
-    assert prepared("gymnasium:Taxi-v4").source.name == "gymnasium:Taxi-v4"
+        assert resolved(f"gymnasium:{path}").source.name == "gymnasium:Taxi-v4?is_rainy=true"
+    assert resolved("gymnasium:Taxi-v4").source.name == "gymnasium:Taxi-v4"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.support.hud_rows import v4
 from windrow.errors import ScorerError
 from windrow.integrations.hud.env import permits
 from windrow.integrations.hud.rewards import find_reward
-from windrow.integrations.hud.servers import conceal
+from windrow.integrations.hud.servers import redact
 from windrow.integrations.hud.tasks import read_task
 from windrow.tools.mcp_session import McpAnswer
 
@@ -120,6 +120,6 @@ def test_secrets_of_the_environment_are_concealed_and_defaults_are_not(monkeypat
         "b": {"command": "serve", "env": {"DB": "${HUD_TEST_DB_PASSWD}"}},
     }
     hidden: set[str] = set()
-    conceal(servers, hidden.add)
+    redact(servers, hidden.add)
     keys = {"sk-0123456789", "open-sesame", "guest-of-the-house"}
     assert hidden == {*keys, "Bearer berlin-lisbon", "berlin-lisbon"}

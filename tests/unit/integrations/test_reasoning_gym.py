@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.collect_helpers import answering, collected
-from tests.support.task_loading import prepared, refusal, tasks_of
+from tests.support.task_loading import resolved, refusal, tasks_of
 from windrow import Request, Rollout, load
 from windrow.records import Task
 
@@ -228,7 +228,7 @@ async def test_a_row_that_cannot_be_judged_fails_its_grading_and_is_no_zero(
 
 @slow
 def test_several_data_sets_are_one_source_each_with_parameters_of_its_own() -> None:
-    found = prepared("reasoning-gym:gcd,chain_sum?size=2&seed=5&chain_sum.max_terms=2&chain_sum.min_terms=2")
+    found = resolved("reasoning-gym:gcd,chain_sum?size=2&seed=5&chain_sum.max_terms=2&chain_sum.min_terms=2")
     tasks: list[Task] = [found.source.task(position) for position in range(len(found.source))]
     assert [task["id"] for task in tasks] == ["gcd:5:0", "gcd:5:1", "chain_sum:5:0", "chain_sum:5:1"]
     assert [task["metadata"].get("num_terms") for task in tasks[2:]] == [2, 2]

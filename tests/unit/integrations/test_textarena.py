@@ -14,7 +14,7 @@ import pytest
 import textarena
 
 from tests.support.collect_helpers import answering, collected
-from tests.support.task_loading import prepared, refusal, tasks_of
+from tests.support.task_loading import resolved, refusal, tasks_of
 from windrow import Request, Rollout, load
 
 pytestmark = pytest.mark.slow
@@ -215,7 +215,7 @@ async def test_a_game_for_more_has_as_many_seats(tmp_path) -> None:
 
 
 def test_a_source_is_the_same_rows_each_time_named_by_what_shapes_its_games() -> None:
-    found = prepared("textarena:ConnectFour-v0?n=2&seed=4&num_cols=8")
+    found = resolved("textarena:ConnectFour-v0?n=2&seed=4&num_cols=8")
     assert found.source.name == "textarena:ConnectFour-v0?num_cols=8"
     assert [task.data for task in tasks_of("textarena:ConnectFour-v0?n=2&seed=4&num_cols=8")] == [
         {

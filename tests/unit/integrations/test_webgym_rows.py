@@ -10,7 +10,7 @@ import pytest
 from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import write_jsonl
 from tests.support.scripted_envs import world
-from tests.support.task_loading import prepared, refusal, tasks_of
+from tests.support.task_loading import resolved, refusal, tasks_of
 from tests.support.webgym_data import row
 from windrow.cli.main import main
 from windrow.errors import UsageError
@@ -91,16 +91,16 @@ def test_a_row_that_is_wrong_is_named_by_its_line(tmp_path: Path, changes: Any, 
 )
 def test_the_difficulty_gives_the_turns_fewer_in_training(difficulty: Any, train: int, test: int) -> None:
     def turns(split: str | None) -> int:
-        found = prepared([row(difficulty=difficulty)], env="prompt", split=split)
-        return found.world.limits_of(found.tasks.task(0)).max_turns
+        found = resolved([row(difficulty=difficulty)], env="prompt", split=split)
+        return found.context.limits_of(found.tasks.task(0)).max_turns
 
     assert [turns("train"), turns(None), turns("test")] == [train, train, test]
 
 
 def test_without_a_difficulty_the_facts_are_counted_and_without_either_the_run_limits() -> None:
     rows = [row(1, difficulty=None), row(2, difficulty=None, evaluator_reference=[f"{n}" for n in range(7)])]
-    found = prepared([*rows, {"prompt": "hello"}], env="prompt", split="train")
-    assert [found.world.limits_of(found.tasks.task(n)).max_turns for n in range(3)] == [10, 30, 50]
+    found = resolved([*rows, {"prompt": "hello"}], env="prompt", split="train")
+    assert [found.context.limits_of(found.tasks.task(n)).max_turns for n in range(3)] == [10, 30, 50]
 
 
 async def test_an_episode_ends_at_the_turns_of_its_row_unless_a_flag_says_otherwise(tmp_path: Path) -> None:
@@ -132,19 +132,19 @@ async def test_a_run_whose_flag_is_over_the_rows_is_not_continued_without_it(tmp
 
 def test_rows_are_played_on_the_web_unless_something_says_otherwise() -> None:
     assert env_of(ForeignRows(spool_rows([row()], "rows"))) == "web"
-    assert prepared([row()], env="prompt").run.env.name == "prompt"
-    own = prepared([row(env="prompt")])
-    assert (own.run.env.name, own.world.cast(own.tasks.task(0)).env_name) == ("problem", "prompt")
+    assert resolved([row()], env="prompt").run.env.name == "prompt"
+    own = resolved([row(env="prompt")])
+    assert (own.run.env.name, own.context.episode_setup(own.tasks.task(0)).env_name) == ("problem", "prompt")
     with pytest.raises(UsageError, match="give --env web, or a file for each"):
-        prepared([{"prompt": "hello"}, row()])
+        resolved([{"prompt": "hello"}, row()])
 
 
 def test_a_row_that_says_what_to_do_at_which_address_is_on_the_web() -> None:
     told = {"instruction": "Buy it.", "start_url": "https://shop.example"}
-    assert prepared([told]).run.env.name == "web"
-    assert prepared([{"instruction": "Buy it.", "url": "https://shop.example"}]).run.env.name == "web"
-    assert prepared([told], map=["prompt=instruction"]).run.env.name == "problem"
-    assert prepared([{**told, "prompt": "What is it?"}]).run.env.name == "problem"
+    assert resolved([told]).run.env.name == "web"
+    assert resolved([{"instruction": "Buy it.", "url": "https://shop.example"}]).run.env.name == "web"
+    assert resolved([told], map=["prompt=instruction"]).run.env.name == "problem"
+    assert resolved([{**told, "prompt": "What is it?"}]).run.env.name == "problem"
 
 
 def test_iteration_is_the_pass(tmp_path: Path) -> None:

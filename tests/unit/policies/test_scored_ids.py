@@ -15,7 +15,7 @@ from tests.support.replay_server import laid_down, replaying, request_of, shown_
 from tests.support.token_server import END, LEFT_OUT, TokenServer, as_ids, given_logprob
 from windrow import Completion, Request
 from windrow.errors import InfraError, PolicyError
-from windrow.policies.base import Given
+from windrow.policies.base import ForcedTokens
 from windrow.policies.chat import ChatPolicy
 
 PROMPT = as_ids("<s>user:hi<e><s>assistant:")
@@ -33,7 +33,7 @@ def asked(output: list[int] = OUTPUT, text: str | None = "x ab", top: int = 0) -
         turn=0,
         capture="tokens",
         top_logprobs=top,
-        given=Given(PROMPT, output, text),
+        given=ForcedTokens(PROMPT, output, text),
     )
 
 

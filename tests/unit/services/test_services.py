@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.model_server import write_jsonl
 from windrow.cli.progress_text import Speed, frame
-from windrow.collecting.resolve import Prepared, prepare
+from windrow.collecting.resolve import ResolvedRun, resolve
 from windrow.config import expand, load_config, services_at
 from windrow.engine.progress import Progress
 from windrow.errors import UsageError
@@ -26,9 +26,9 @@ def planned(services: Any, **options: Any) -> Any:
     return plan_services(run, Redactor())
 
 
-def prepared(path: Path, tree: dict[str, Any], **options: Any) -> Prepared:
+def resolved(path: Path, tree: dict[str, Any], **options: Any) -> ResolvedRun:
     tasks = str(write_jsonl(path / "tasks.jsonl", [{"prompt": "hello"}]))
-    return prepare(load_config((), {"tasks": tasks, "env": "prompt", "model": "m", **options}, base=tree))
+    return resolve(load_config((), {"tasks": tasks, "env": "prompt", "model": "m", **options}, base=tree))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def prepared(path: Path, tree: dict[str, Any], **options: Any) -> Prepared:
         ({"model": {"url": "localhost:8000"}}, "services.model.url: expected a URL such as"),
         (
             {"model": {"command": "x"}, "world": {"command": "x", "needs": ["modle"]}},
-            r"services.world: it needs 'modle', which is no service; did you mean 'model'\?",
+            r"services.context: it needs 'modle', which is no service; did you mean 'model'\?",
         ),
         (
             {"a": {"command": "x ${service.b.url}"}, "b": {"command": "x", "needs": ["a"]}},
@@ -120,7 +120,7 @@ def test_an_address_is_in_no_fingerprint(tmp_path: Path) -> None:
         {"mcp": {"url": "${service.model.url}/mcp"}},
     ]
     found = [
-        prepared(
+        resolved(
             tmp_path,
             {**tree, "services": {"model": {"command": "serve", **service}}},
             tools=tools,
@@ -157,7 +157,7 @@ def test_a_port_on_which_someone_listens_is_not_free() -> None:
 
 def test_secrets_of_services_are_kept_out_of_run_json(tmp_path: Path) -> None:
     service = {"command": "serve", "env": {"API_KEY": "a-key-of-ours", "MODE": "fast-and-loose"}}
-    run = prepared(
+    run = resolved(
         tmp_path, {"services": {"model": service}, "policy": {"base_url": "${service.model.url}/v1"}}
     )
     assert run.redactor.text("a-key-of-ours fast-and-loose") == "[redacted] fast-and-loose"

@@ -13,9 +13,9 @@ import pytest
 from tests.support.model_server import write_jsonl
 from tests.support.run_builders import collect, open_run, rows
 from windrow.collecting.collection import open_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
-from windrow.engine.components import Parts
+from windrow.engine.components import Overrides
 from windrow.errors import StoreError
 from windrow.policies import Policy
 from windrow.store import scan_index
@@ -154,7 +154,7 @@ def test_an_index_of_rows_that_cannot_be_is_none(
     options = {"tasks": str(tmp_path / "tasks.jsonl"), "out": str(tmp_path / "run")}
 
     def planned() -> list[tuple[str, int]]:
-        collection = open_collection(prepare(load_config((), options), Parts(policy=Policy())))
+        collection = open_collection(resolve(load_config((), options), Overrides(policy=Policy())))
         try:
             return [collection.plan.tasks.identity(n) for n in range(len(collection.plan.tasks))]
         finally:

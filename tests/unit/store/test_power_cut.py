@@ -90,7 +90,7 @@ def scratch() -> Iterator[Path]:
         yield folder
 
 
-async def prepare(root: Path, story: Story) -> Path:
+async def resolve(root: Path, story: Story) -> Path:
     """The run as the calls before left it, under `root`."""
     root.mkdir()
     for call in story.before:
@@ -133,7 +133,7 @@ async def cuts(scratch: Path, story: Story) -> AsyncIterator[tuple[Path, CrashDi
     """The story with the power cut at call 1, at call 2, …: the run, its disk, and what was reported before the cut."""
     for number in itertools.count(1):
         shutil.rmtree(scratch / "disk", ignore_errors=True)
-        run = await prepare(scratch / "disk", story)
+        run = await resolve(scratch / "disk", story)
         disk = CrashDisk(scratch / "disk", crash_at=number)
         try:
             committed = await crash(run, disk, story.call)
@@ -146,7 +146,7 @@ async def cuts(scratch: Path, story: Story) -> AsyncIterator[tuple[Path, CrashDi
 
 async def whole(scratch: Path, story: Story) -> list[dict[str, Any]]:
     """What the run holds when nothing happens to it."""
-    run = await prepare(scratch / "whole", story)
+    run = await resolve(scratch / "whole", story)
     await collect(run, **story.call)
     return contents(run)
 
@@ -157,7 +157,7 @@ async def test_nothing_reported_committed_is_lost_and_the_run_comes_to_the_same_
     scratch: Path, story: Story
 ) -> None:
     expected = await whole(scratch, story)
-    before = contents(await prepare(scratch / "before", story)) if story.before else []
+    before = contents(await resolve(scratch / "before", story)) if story.before else []
     reported: list[int] = []
     async for _, disk, committed in cuts(scratch, story):
         number = len(reported)
@@ -202,7 +202,7 @@ async def test_a_torn_tail_is_in_the_log_or_in_torn_wherever_the_power_fails(scr
 
     for crash_at in itertools.count(1):
         shutil.rmtree(scratch / "disk", ignore_errors=True)
-        run = await prepare(scratch / "disk", story)
+        run = await resolve(scratch / "disk", story)
         with (run / "rollouts.jsonl").open("ab") as file:
             file.write(torn)
         disk = CrashDisk(scratch / "disk", crash_at=crash_at)
@@ -224,7 +224,7 @@ async def test_a_torn_tail_is_in_the_log_or_in_torn_wherever_the_power_fails(scr
 
 async def test_an_overwritten_run_is_whole_under_the_one_name_or_the_other(scratch: Path) -> None:
     story = Story([SMALL], {**SMALL, "overwrite": True, "temperature": 0.5})
-    before = contents(await prepare(scratch / "before", story))
+    before = contents(await resolve(scratch / "before", story))
     number = 0
     async for _, disk, committed in cuts(scratch, story):
         number += 1

@@ -14,9 +14,9 @@ import pytest
 from tests.support.model_server import write_jsonl
 from tests.support.task_loading import refusal
 from windrow.collecting.collection import open_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
-from windrow.engine.components import Parts
+from windrow.engine.components import Overrides
 from windrow.envs.problem import Problem
 from windrow.policies import Policy
 from windrow.store import scan_index
@@ -69,9 +69,9 @@ class Sampled(Policy):
 def opened(folder: Path, **options: Any) -> dict[str, Any]:
     """All that a call goes by of its tasks; it finds out what there is to do, and ends."""
     options = {"tasks": str(folder / "tasks.jsonl"), "out": str(folder / "run"), **options}
-    collection = open_collection(prepare(load_config((), options), Parts(policy=Sampled())))
+    collection = open_collection(resolve(load_config((), options), Overrides(policy=Sampled())))
     try:
-        found, source = collection.prepared, collection.prepared.source
+        found, source = collection.resolved, collection.resolved.source
         return {
             "tasks": [found.tasks.task(n) for n in range(len(found.tasks))],
             "kept": [collection.plan.tasks.task(n) for n in range(len(found.tasks))],

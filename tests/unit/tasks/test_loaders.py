@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.task_loading import prepared, refusal, tasks_of
+from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -185,7 +185,7 @@ def test_a_row_is_the_same_task_in_whatever_file_it_stands(file, parquet) -> Non
 
 def test_a_parquet_file_of_many_batches_is_read_in_order_and_again_by_position(parquet) -> None:
     numbers = list(range(3000))
-    source = prepared(parquet({"prompt": [str(n) for n in numbers], "n": numbers}, row_group_size=700)).source
+    source = resolved(parquet({"prompt": [str(n) for n in numbers], "n": numbers}, row_group_size=700)).source
     assert len(source) == 3000
     for position in (2999, 0, 1024, 1023, 1700):
         assert (source.task(position)["n"], source.task(position).index) == (position, position)

@@ -11,7 +11,7 @@ import pytest
 import windrow
 from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import write_jsonl
-from tests.support.task_loading import prepared, refusal, tasks_of
+from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow.cli.main import main
 from windrow.identity import digest
 
@@ -135,7 +135,7 @@ def test_only_another_value_counts_as_overwriting() -> None:
 def test_rows_that_cannot_be_mapped_are_left_out_on_request(tmp_path: Path) -> None:
     path = tmp_path / "tasks.csv"
     path.write_text("question,answer\na,#### 1\nb,2\nc,#### 3\n")
-    found = prepared(path, map=GSM8K, skip_invalid=True).source
+    found = resolved(path, map=GSM8K, skip_invalid=True).source
     assert [found.task(position)["answer"] for position in range(len(found))] == ["1", "3"]
     assert [bad.where for bad in found.invalid] == [f"{path}:3"]
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import write_jsonl
-from tests.support.task_loading import prepared, refusal
+from tests.support.task_loading import refusal, resolved
 from tests.support.webgym_data import row
-from windrow.collecting.resolve import Prepared
+from windrow.collecting.resolve import ResolvedRun
 from windrow.errors import UsageError
 from windrow.store.merging import merge
 from windrow.tasks.sampling import draw_uniform, ranking
@@ -28,13 +28,13 @@ def mixed(count: int = 60) -> list[dict[str, Any]]:
     return [row(number, difficulty=1 + number % 10) for number in range(count)]
 
 
-def names(found: Prepared) -> list[str]:
+def names(found: ResolvedRun) -> list[str]:
     return [found.tasks.task(position)["task_name"] for position in range(len(found.tasks))]
 
 
-def drawn(rows: Any = None, **options: Any) -> Prepared:
+def drawn(rows: Any = None, **options: Any) -> ResolvedRun:
     rows = mixed() if rows is None else rows
-    return prepared(rows, **{"env": "prompt", "draw": "uniform", "draw_n": 10, "source": "s", **options})
+    return resolved(rows, **{"env": "prompt", "draw": "uniform", "draw_n": 10, "source": "s", **options})
 
 
 def blocklist(path: Path, *rows: tuple[str, str | float]) -> str:
@@ -45,8 +45,8 @@ def blocklist(path: Path, *rows: tuple[str, str | float]) -> str:
     return str(write_jsonl(path, entries))
 
 
-def train(rows: Any, **options: Any) -> Prepared:
-    return prepared(rows, **{"env": "prompt", "split": "train", "blocklist_at": NOON, **options})
+def train(rows: Any, **options: Any) -> ResolvedRun:
+    return resolved(rows, **{"env": "prompt", "split": "train", "blocklist_at": NOON, **options})
 
 
 def test_a_draw_is_the_same_for_the_same_seed_and_another_for_another_seed_or_pass() -> None:

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from tests.support.model_server import write_jsonl
 from windrow.collecting.collection import Collection, open_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.resolve import resolve
 from windrow.config import PolicyConfig, RunConfig, load_config
-from windrow.engine.components import Parts, Recipe
+from windrow.engine.components import Overrides, WorkerSpec
 from windrow.errors import UsageError
 from windrow.store import locks
 from windrow.store.lock import Lock
@@ -63,8 +63,8 @@ def test_shares_are_even_and_nothing_is_dropped(total: int, count: int) -> None:
 
 def test_the_rates_of_an_endpoint_are_divided() -> None:
     policy = PolicyConfig(model="m", requests_per_minute=90.0)
-    recipe = Recipe(run=RunConfig(policy=policy), origins={}, scorers=[], behaviour="b", grading=None)
-    shared = divided(recipe, 3).run.policy
+    spec = WorkerSpec(run=RunConfig(policy=policy), origins={}, scorers=[], behaviour="b", grading=None)
+    shared = divided(spec, 3).run.policy
     assert (shared.requests_per_minute, shared.tokens_per_minute) == (30.0, None)
     assert msgspec.structs.replace(shared, requests_per_minute=90.0) == policy
 
@@ -74,7 +74,7 @@ def opened(path: Path, rows: list[dict[str, Any]], **options: Any) -> Collection
     (path / "script.json").write_text(json.dumps({"replies": [{"reply": "42"}]}))
     tasks = write_jsonl(path / "tasks.jsonl", rows)
     settings = {"model": f"scripted:{path / 'script.json'}", "tasks": str(tasks), "out": str(path / "run")}
-    return open_collection(prepare(load_config((), {**settings, **options}), Parts()))
+    return open_collection(resolve(load_config((), {**settings, **options}), Overrides()))
 
 
 def test_a_slot_arrives_at_a_worker_as_it_was_and_the_row_of_a_task_is_sent_once(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def started_worker(collection: Collection, *, wants_rollouts: bool) -> Asy
         )
     channel = await open_channel(ours, Report)
     start = Start(
-        recipe=collection.prepared.recipe,
+        spec=collection.resolved.spec,
         run=str(collection.path),
         writer="w0",
         lock=True,

@@ -16,7 +16,7 @@ import msgspec
 
 from windrow.envs.web.actions import Action, Click, Drag, Hover, Press, Scroll, Select, Type, name_of
 from windrow.envs.web.page_report import Unreadable, pair, read_options
-from windrow.envs.web.page_snapshot import Look, short
+from windrow.envs.web.page_snapshot import PageSnapshot, short
 from windrow.errors import ToolError
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class Place(msgspec.Struct, frozen=True):
     name: str
 
 
-class Hands:
+class ActionExecutor:
     """Works in a page, on the elements of a look. `seconds` is the time that each action has."""
 
     def __init__(
-        self, page: Page, look: Look, *, seconds: float, scale: tuple[float, float] = (1.0, 1.0)
+        self, page: Page, look: PageSnapshot, *, seconds: float, scale: tuple[float, float] = (1.0, 1.0)
     ) -> None:
         """`scale`: what the policy's coordinates are multiplied by to be pixels."""
         self._page = page

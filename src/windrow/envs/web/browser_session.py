@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from windrow.envs.web.action_executor import Hands, address, net_error
+from windrow.envs.web.action_executor import ActionExecutor, address, net_error
 from windrow.envs.web.actions import Action, Back, Goto, Tab, Wait
 from windrow.envs.web.failures import PageClosed, PageError, PageTimeout
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.page_report import Unreadable, one_line, whole
-from windrow.envs.web.page_snapshot import MAX_TITLE_CHARS, MAX_URL_CHARS, Holders, Look, look, short
+from windrow.envs.web.page_snapshot import MAX_TITLE_CHARS, MAX_URL_CHARS, Holders, PageSnapshot, look, short
 from windrow.envs.web.screenshots import Picture
 from windrow.envs.web.settings import WebOptions
 from windrow.envs.web.waits import Departed, Mark, Traffic, Waits, went_away
@@ -39,7 +39,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     title: str
     text: str  # in words: where one is, and where wanted what is there
-    look: Look | None
+    look: PageSnapshot | None
     picture: Picture | None
     tab: int
     tabs: int
@@ -53,7 +53,7 @@ class Browsing:
         self.options = options
         self.waits = Waits()
         self.start_url = BLANK
-        self._look: Look | None = None
+        self._look: PageSnapshot | None = None
         self._holders = Holders()
         self._stuck = False  # the page did not answer in time, after the last action
         self._mute = False  # nor when it was looked at
@@ -147,7 +147,7 @@ class Browsing:
         seen = self._look
         said: str = await self.lease.do(
             "page",
-            lambda page: Hands(page, seen, seconds=options.action_s, scale=options.scale).do(action),
+            lambda page: ActionExecutor(page, seen, seconds=options.action_s, scale=options.scale).do(action),
             seconds=options.action_s * 3 + 5,
         )
         return said
@@ -243,7 +243,7 @@ class Browsing:
         """Whether the page is between two documents, and cannot be asked anything."""
         return self._traffic.loading(self.lease.page)
 
-    async def _pictured(self, seen: Look) -> Picture:
+    async def _pictured(self, seen: PageSnapshot) -> Picture:
         camera, options = self.lease.place.camera, self.options
         found: Picture = await self.lease.do(
             "page",
@@ -254,13 +254,13 @@ class Browsing:
         )
         return found
 
-    async def _looked(self) -> Look:
+    async def _looked(self) -> PageSnapshot:
         caps, left = self.options.caps, LOOKS
         seconds = self.options.observe_s * (STUCK_SHARE if self._stuck else 1.0)
         while True:
             left -= 1
             try:
-                found: Look = await self.lease.do(
+                found: PageSnapshot = await self.lease.do(
                     "page",
                     lambda page: self._traffic.asked(page, look(page, caps, self._holders)),
                     seconds=seconds,

@@ -105,7 +105,7 @@ class Holders:
         return holder, await holder.evaluate(ask)
 
 
-class Look:
+class PageSnapshot:
     """One look at a page. Its numbers hold until the next one."""
 
     def __init__(self, parts: list[Part], *, walked: bool = True) -> None:
@@ -204,7 +204,7 @@ class Look:
         }
 
 
-async def look(page: Page, caps: Caps, holders: Holders) -> Look:
+async def look(page: Page, caps: Caps, holders: Holders) -> PageSnapshot:
     """Look at the page and the frames in it. A frame that goes away meanwhile is left out; the page itself raises."""
     parts = [await _part(page.main_frame, caps, 0, caps.max_chars, holders)]
     left = caps.max_chars - sum(len(text) + 1 for text, _ in parts[0].seen["lines"])
@@ -214,7 +214,7 @@ async def look(page: Page, caps: Caps, holders: Holders) -> Look:
         if part is not None:
             parts.append(part)
             left -= sum(len(text) + 1 for text, _ in part.seen["lines"])
-    return Look(parts, walked=caps.walk)
+    return PageSnapshot(parts, walked=caps.walk)
 
 
 async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holders) -> Part | None:

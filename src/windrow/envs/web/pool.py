@@ -21,7 +21,7 @@ from windrow.envs.web.lease import Lease
 from windrow.envs.web.network_policy import Guard, context_options
 from windrow.envs.web.pool_settings import PoolSettings, pool_settings
 from windrow.envs.web.pooled_browser import Member, Place
-from windrow.envs.web.socks_proxy import Gate
+from windrow.envs.web.socks_proxy import SocksProxy
 
 if TYPE_CHECKING:
     from playwright.async_api import Route
@@ -154,11 +154,11 @@ class BrowserPool:
         self._fleet.worked()
         return Place(member, context, page, gate)
 
-    def _gate(self) -> Gate | None:
+    def _gate(self) -> SocksProxy | None:
         """None where everything is allowed, and for browsers elsewhere, which could not reach it."""
         if self.guard.open or not all(is_here(url) for url in self.settings.urls):
             return None
-        return Gate(self.guard, max_bytes=self.settings.max_traffic_mb << 20)
+        return SocksProxy(self.guard, max_bytes=self.settings.max_traffic_mb << 20)
 
     async def _judge_request(self, route: Route) -> None:
         """For a browser elsewhere: what its own network makes of a name cannot be seen, but what a URL spells can."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from windrow.envs.web.failures import BrowserGone
 from windrow.envs.web.launch import Chromium, failures
 from windrow.envs.web.screenshots import Camera
-from windrow.envs.web.socks_proxy import Gate
+from windrow.envs.web.socks_proxy import SocksProxy
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -76,7 +76,7 @@ class Member:
 class Place:
     """A context with its page, before, during and between leases."""
 
-    def __init__(self, member: Member, context: BrowserContext, page: Page, gate: Gate | None) -> None:
+    def __init__(self, member: Member, context: BrowserContext, page: Page, gate: SocksProxy | None) -> None:
         self.member = member
         self.context = context
         self.page = page

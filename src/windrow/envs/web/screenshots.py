@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Page
 
-    from windrow.envs.web.page_snapshot import Look
+    from windrow.envs.web.page_snapshot import PageSnapshot
 
 Format = Literal["png", "jpeg"]
 JPEG_QUALITY = 75
@@ -64,7 +64,9 @@ class Camera:
     def __init__(self) -> None:
         self._sessions: dict[Page, CDPSession] = {}
 
-    async def picture(self, page: Page, look: Look, *, format: Format, marked: bool = False) -> Picture:
+    async def picture(
+        self, page: Page, look: PageSnapshot, *, format: Format, marked: bool = False
+    ) -> Picture:
         """What is on the screen, fonts included; `marked`: with the numbers of this look."""
         from playwright.async_api import Error
 

@@ -14,7 +14,7 @@ CONNECT_S = 20.0
 KEPT = 20  # refusals that are remembered
 
 
-class Gate:
+class SocksProxy:
     """The way out of one context: a SOCKS5 server on a port of its own. `refused` says what was turned away."""
 
     def __init__(self, guard: Guard, *, max_bytes: int) -> None:
@@ -126,7 +126,7 @@ _IPV4, _NAME, _IPV6 = 1, 3, 4
 class _Side(asyncio.Protocol):
     """One end of a connection that is passed on: it reads no faster than the other end writes."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: SocksProxy) -> None:
         self.gate = gate
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
@@ -162,7 +162,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Upstream(_Side):
-    def __init__(self, gate: Gate, client: _Client) -> None:
+    def __init__(self, gate: SocksProxy, client: _Client) -> None:
         super().__init__(gate)
         self.other = client
 
@@ -180,7 +180,7 @@ class _Upstream(_Side):
 class _Client(_Side):
     """The browser's end: a greeting, one wish, and then bytes."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: SocksProxy) -> None:
         super().__init__(gate)
         self._said = bytearray()
         self._greeted = False

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from windrow.envs.web.page_snapshot import Look, short
+from windrow.envs.web.page_snapshot import PageSnapshot, short
 from windrow.records import Json
 
 Kind = Literal["refused", "captcha", "bot_wall"]
@@ -45,7 +45,7 @@ class Wall(msgspec.Struct, frozen=True):
         return {"kind": self.kind, "url": self.url, "why": self.why}
 
 
-def wall(look: Look) -> Wall | None:
+def wall(look: PageSnapshot) -> Wall | None:
     """The wall that this page is, if it is one."""
     if look.status in REFUSALS:
         return Wall("refused", look.url, f"HTTP {look.status}")

@@ -37,10 +37,10 @@ class Batch:
 
     async def write(self) -> None:
         """Return when all that nobody is writing yet is durable."""
-        made, self._made = self._made, []
-        if made:
-            await self._log.commit(made)
-            self._count(made)
+        components, self._made = self._made, []
+        if components:
+            await self._log.commit(components)
+            self._count(components)
 
 
 class Judging:
@@ -117,8 +117,8 @@ class Judging:
         rollouts = tuple(task.result() for task in judged)
         group = RolloutGroup(id=rollouts[0].group, task=rollouts[0].task, rollouts=rollouts)
         for name in self._selection.scorers_of_group(group):
-            made = [await self._graded(self._grader.judge_group(group, name))]
-            folded = tuple(self._selection.folded(rollout, made) for rollout in group.rollouts)
+            components = [await self._graded(self._grader.judge_group(group, name))]
+            folded = tuple(self._selection.folded(rollout, components) for rollout in group.rollouts)
             group = msgspec.structs.replace(group, rollouts=folded)
 
     async def _with_verdicts(self, rollout: Rollout) -> Rollout:

@@ -12,7 +12,7 @@ import msgspec
 from windrow.config import services_at
 from windrow.engine.components import scorer_models
 from windrow.engine.control import Control
-from windrow.engine.stop_conditions import Brakes
+from windrow.engine.stop_conditions import StopConditions
 from windrow.errors import UsageError, WindrowError
 from windrow.grading.grader import Grader
 from windrow.grading.judges import Judges
@@ -133,10 +133,10 @@ class Rescoring:
         progress = RescoreProgress(0 if on_progress is None else count_slots(self._reader))
         if on_progress is not None:
             on_progress(progress)
-        brakes = Brakes(control, budget=self.loaded.run.budget, max_failure_rate=None)
+        stop_conditions = StopConditions(control, budget=self.loaded.run.budget, max_failure_rate=None)
         judges = self._judges()
-        judges.on_usage = brakes.paid
-        brakes.start()
+        judges.on_usage = stop_conditions.paid
+        stop_conditions.start()
         try:
             with control.cancellable():
                 await judges.open(warn)
@@ -145,7 +145,7 @@ class Rescoring:
             if not control.absorb():
                 raise
         finally:
-            brakes.release()
+            stop_conditions.release()
             await judges.close()
         return await self._end(control, progress, activate=activate, warn=warn)
 

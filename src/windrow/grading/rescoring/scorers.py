@@ -39,14 +39,14 @@ def scorers_again(
     entries = {entry["name"]: entry for entry in of.get("scorers") or ()}
     envs = {name: entry.get("env") or of.get("env") for name, entry in entries.items()}
     # a scorer that the run has stays that one
-    made = [made_scorer(config, envs.get(config.name), own) for config in named] if anew else []
+    components = [made_scorer(config, envs.get(config.name), own) for config in named] if anew else []
     for name, entry in entries.items():
-        if not anew or (name == ENV_SCORER and all(scorer.name != ENV_SCORER for scorer in made)):
+        if not anew or (name == ENV_SCORER and all(scorer.name != ENV_SCORER for scorer in components)):
             brought = (_where_played(config, loaded) for config in own.scorers(loaded.run.env.settings))
             configured = (*named, *brought) if not anew else ()
-            made.append(_again(entry, envs[name], configured, own))
-    made += map(scorer_of, functions)
-    return each_once(made)
+            components.append(_again(entry, envs[name], configured, own))
+    components += map(scorer_of, functions)
+    return each_once(components)
 
 
 def _where_played(config: ScorerConfig, loaded: LoadedConfig) -> ScorerConfig:

@@ -104,9 +104,9 @@ class Selection:
         known = self._gradings.of(rollout.key)
         return missing_scorers(self.folded(rollout, known), self.expected(rollout), known)
 
-    def with_verdicts(self, rollout: Rollout, made: Sequence[Grading]) -> Rollout:
-        """The rollout as the target generation grades it: by earlier calls, then by what was `made` just now."""
-        return self.folded(rollout, [*self._gradings.of(rollout.key), *made])
+    def with_verdicts(self, rollout: Rollout, components: Sequence[Grading]) -> Rollout:
+        """The rollout as the target generation grades it: by earlier calls, then by what was `components` just now."""
+        return self.folded(rollout, [*self._gradings.of(rollout.key), *components])
 
     def folded(self, rollout: Rollout, gradings: Sequence[Grading]) -> Rollout:
         return fold(rollout, gradings, active=self._target.hash, expected=self.expected(rollout))

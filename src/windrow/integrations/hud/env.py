@@ -15,7 +15,7 @@ from windrow.envs.base import Env, Episode, Observation, Step
 from windrow.errors import EnvError, UsageError
 from windrow.integrations.hud.rewards import check_judged, find_reward
 from windrow.integrations.hud.rows import NAME, generation_of, not_played
-from windrow.integrations.hud.servers import Servers, conceal, servers_of
+from windrow.integrations.hud.servers import Servers, redact, servers_of
 from windrow.integrations.hud.tasks import HudTask, ToolCall, read_task
 from windrow.records import Json, Message, Score, Task
 from windrow.registry import import_extra
@@ -65,7 +65,7 @@ class Hud(Env):
     async def reset(self, task: Task) -> Observation:
         self._servers: Servers | None = None
         self._task = read_task(task.data or {})
-        conceal(self._task.servers, self.ctx.conceal)
+        redact(self._task.servers, self.ctx.redact)
         self._servers = Servers(servers_of(self._task.servers))
         await self._servers.open(self._seconds("start_timeout_s"))
         limit = self._seconds("setup_timeout_s")

@@ -48,7 +48,7 @@ def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]
     return found
 
 
-def conceal(config: Mapping[str, Mapping[str, Json]], hide: Callable[[str], None]) -> None:
+def redact(config: Mapping[str, Mapping[str, Json]], hide: Callable[[str], None]) -> None:
     """Tell `hide` of every secret of the environment that the servers are given. A default is none: it stands in the row."""
     for server in config.values():
         in_headers = variables_in(server.get("headers") or {})

@@ -42,7 +42,7 @@ class NemoGymAgent(Agent):
 
     name = NAME
     version = 1
-    plays_itself = True
+    external = True
     env = NAME
     usual_timeout_s = EPISODE_TIMEOUT_S
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from windrow.errors import InfraError, PolicyError
-from windrow.policies.base import Given
+from windrow.policies.base import ForcedTokens
 from windrow.policies.dialects.token_in_token_out import Sampled, Scored
 from windrow.policies.prompt_ids import PromptReader
 from windrow.policies.top_logprobs import Place
@@ -29,7 +29,7 @@ class _Told(NamedTuple):
     top: Place
 
 
-async def forced(dialect: LlamacppCompletion, given: Given, top: int, endpoint: Endpoint) -> Scored:
+async def forced(dialect: LlamacppCompletion, given: ForcedTokens, top: int, endpoint: Endpoint) -> Scored:
     dialect.check_length([*given.prompt, *given.output], endpoint)
     forcing = _Forcing(dialect, top, endpoint)
     # The last id is often one that ends replies, which no grammar takes.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import msgspec
 
 from windrow.errors import ContextOverflow
-from windrow.policies.base import Completion, Given, Request
+from windrow.policies.base import Completion, ForcedTokens, Request
 from windrow.policies.capture import asks, packed
 from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
 from windrow.policies.dialects.chat import OpenAIChat, chat_items
@@ -182,7 +182,7 @@ class LlamacppCompletion(TokenDialect):
                     top[position] = likely
         return reply._replace(logprobs=logprobs, top=top or None)
 
-    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         return await forced(self, given, top, endpoint)
 
     async def score(self, prefix: list[int], token: int, endpoint: Endpoint) -> tuple[float | None, Place]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from windrow.errors import InfraError
-from windrow.policies.base import Given, Request
+from windrow.policies.base import ForcedTokens, Request
 from windrow.policies.capture import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
 from windrow.policies.dialects.token_in_token_out import (
@@ -146,7 +146,7 @@ class SglangGenerate(TokenDialect):
             return None
         return [[Likely(triple[1], triple[0]) for triple in place or ()] for place in found]
 
-    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         # The first id that it tells of has no logprob, whichever it is: so the last one of the prompt is.
         start = max(len(given.prompt) - 1, 0)
         ids = [*given.prompt, *given.output]

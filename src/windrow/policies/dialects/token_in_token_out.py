@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from windrow.errors import PolicyError
-from windrow.policies.base import Completion, Given, Request, Route
+from windrow.policies.base import Completion, ForcedTokens, Request, Route
 from windrow.policies.capture import given_tokens, packed
 from windrow.policies.dialects.base import TOKENS, Dialect
 from windrow.policies.prompt_ids import PromptReader, pack_ids
@@ -111,7 +111,7 @@ class TokenDialect(Dialect):
         """The likeliest tokens for each id of the reply; None where the server told of none."""
         raise NotImplementedError
 
-    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         """The logprobs of ids that are given."""
         raise NotImplementedError
 
@@ -141,7 +141,7 @@ class TokenDialect(Dialect):
         whole = not reply.overflowed or len(ids) + len(reply.ids) <= await self.context_tokens(endpoint)
         return self._completion(request, ids, reply, whole=whole)
 
-    async def _scored(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Completion:
+    async def _scored(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Completion:
         """The ids as they were given, with the logprobs that the model gives them."""
         found = await self.score_given(given, top, model, endpoint)
         if given.text is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from windrow.errors import InfraError
-from windrow.policies.base import ANY_SAMPLING, Given, Request
+from windrow.policies.base import ANY_SAMPLING, ForcedTokens, Request
 from windrow.policies.capture import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
@@ -111,7 +111,7 @@ class VllmCompletions(_Vllm):
     path = "/completions"
     accepts = ANY_SAMPLING - {"reasoning_effort"}
 
-    async def score_given(self, given: Given, top: int, model: str, endpoint: Endpoint) -> Scored:
+    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         """The logprobs of a prompt, of which the output is the end; one token is sampled and left."""
         ids = [*given.prompt, *given.output]
         body: dict[str, Json] = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0}

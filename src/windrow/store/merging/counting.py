@@ -12,7 +12,7 @@ from windrow.errors import WindrowError
 from windrow.records import OPPONENT, encode
 from windrow.stats.metrics import Metrics, survey, write_metrics
 from windrow.store.reader import RunReader
-from windrow.store.resume import Past
+from windrow.store.resume import ResumeState
 from windrow.store.run_directory import MANIFEST, TASKS, Manifest
 from windrow.store.task_file import KnownTasks
 from windrow.tasks.plan import Plan
@@ -30,8 +30,8 @@ def count(
 ) -> Manifest:
     """Write both, for the logs in `folder`; the manifest with its counts. `agents` are those that have played there."""
     _write(folder, manifest, disk)
-    past = _past(folder, manifest, graded=False)
-    ledger = past.ledger
+    resume_state = _resume_state(folder, manifest, graded=False)
+    ledger = resume_state.ledger
     counts = {
         "planned": ledger.size,
         "done": ledger.done_count,
@@ -54,13 +54,13 @@ def count(
         ungraded = _ungraded(found.metrics)
     except WindrowError as problem:
         warn(f"no metrics.json: {problem}")
-        ungraded = _past(folder, manifest, graded=True).ungraded
+        ungraded = _resume_state(folder, manifest, graded=True).ungraded
     manifest = msgspec.structs.replace(manifest, counts={**counts, "ungraded": ungraded})
     _write(folder, manifest, disk)
     return manifest
 
 
-def _past(folder: Path, manifest: Manifest, *, graded: bool) -> Past:
+def _resume_state(folder: Path, manifest: Manifest, *, graded: bool) -> ResumeState:
     """What the logs say of all tasks that are known; with `graded`, also what lacks a verdict, which takes longer."""
     tasks = KnownTasks(folder / TASKS)
     plan = Plan(
@@ -70,13 +70,13 @@ def _past(folder: Path, manifest: Manifest, *, graded: bool) -> Past:
         behaviour=manifest.behaviour.hash,
         split=manifest.split,
     )
-    past = Past(plan, RunReader(folder))
+    resume_state = ResumeState(plan, RunReader(folder))
     try:
-        past.learn(manifest.grading if graded else None, None)
+        resume_state.learn(manifest.grading if graded else None, None)
     finally:
-        past.close()
+        resume_state.close()
         tasks.close()
-    return past
+    return resume_state
 
 
 def _ungraded(metrics: Metrics) -> int:
