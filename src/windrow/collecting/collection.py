@@ -22,13 +22,14 @@ from windrow.collecting.delivery import Committed, Delivery, Listeners
 from windrow.collecting.resolve import ResolvedRun
 from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.commit_queue import Finished, OnDurable
-from windrow.engine.context import GroupScorer, Sink
+from windrow.engine.context import Sink
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import Scheduler
 from windrow.engine.slot_queue import Name, SlotQueue
 from windrow.engine.stop_conditions import StopConditions
+from windrow.envs.scoring import GroupScorer
 from windrow.errors import StoreError, WindrowError
 from windrow.grading.grading_pass import GradingStage, Grouped, Progressed
 from windrow.grading.groups import Groups

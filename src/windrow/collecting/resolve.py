@@ -34,18 +34,17 @@ from windrow.config import (
 from windrow.engine.adaptive_limit import MOST
 from windrow.engine.components import (
     Components,
-    Judging,
     Overrides,
-    WorkerSpec,
     make,
     make_context,
-    scorer_models,
 )
-from windrow.engine.context import AnyScorer, RunContext
+from windrow.engine.context import RunContext
 from windrow.envs import BaseEnv, Match, find_env
+from windrow.envs.scoring import AnyScorer
 from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
 from windrow.grading.run_scorers import (
+    RunScorers,
     answer_scorer,
     brought_scorers,
     config_of,
@@ -55,6 +54,7 @@ from windrow.grading.run_scorers import (
     left_out,
     named_scorers,
 )
+from windrow.grading.scorer_models import scorer_models
 from windrow.identity import fingerprint, source_hash
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capture import LEVELS
@@ -72,6 +72,7 @@ from windrow.tasks.sharding import Rank
 from windrow.tools import Tool
 from windrow.trackers.names import parse_track
 from windrow.util.redaction import Redactor
+from windrow.workers.spec import WorkerSpec
 
 DEFAULT_CONCURRENCY = 64
 
@@ -83,7 +84,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
     chooser: Chooser
     chosen: Chosen
     context: RunContext
-    judging: Judging
+    judging: RunScorers
     behaviour: Fingerprint
     grading: Fingerprint | None
     code: dict[str, str]
@@ -182,7 +183,7 @@ def _prepare(
     behaviour = _behaviour(loaded, components, source)
     models = scorer_models(scorers, run, redactor, overrides.models)
     grading = grading_of(scorers, models)
-    judging = Judging(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
+    judging = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
     concurrency = _concurrency(run, components.policy, rank)
     _check_limited(run, components, survey)
     _check_workers(run, overrides, concurrency)
@@ -195,7 +196,14 @@ def _prepare(
         scan_index=scanned.index,
         chooser=chooser,
         chosen=chosen,
-        context=make_context(components, loaded, redactor, behaviour=behaviour.hash, judging=judging),
+        context=make_context(
+            components,
+            loaded,
+            redactor,
+            behaviour=behaviour.hash,
+            scorers=scorers,
+            grading=judging.fingerprint,
+        ),
         judging=judging,
         behaviour=behaviour,
         grading=grading,

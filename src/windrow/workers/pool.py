@@ -15,7 +15,6 @@ import msgspec
 
 from windrow import errors
 from windrow.engine.commit_queue import Deliver, Deliveries, Finished, OnDurable
-from windrow.engine.components import WorkerSpec
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
@@ -25,6 +24,7 @@ from windrow.errors import WindrowError
 from windrow.tasks.plan import Slot
 from windrow.workers.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
 from windrow.workers.process import WorkerProcess
+from windrow.workers.spec import WorkerSpec
 
 
 class Workers:

@@ -19,7 +19,6 @@ import msgspec
 
 from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.commit_queue import Finished, is_pending
-from windrow.engine.components import context_of
 from windrow.engine.context import RunContext
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
@@ -48,6 +47,7 @@ from windrow.workers.messages import (
     Warned,
     open_channel,
 )
+from windrow.workers.spec import context_of
 
 PR_SET_PDEATHSIG = 1
 

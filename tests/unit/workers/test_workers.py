@@ -23,7 +23,7 @@ from tests.support.model_server import write_jsonl
 from windrow.collecting.collection import Collection, open_collection
 from windrow.collecting.resolve import resolve
 from windrow.config import PolicyConfig, RunConfig, load_config
-from windrow.engine.components import Overrides, WorkerSpec
+from windrow.engine.components import Overrides
 from windrow.errors import UsageError
 from windrow.store import locks
 from windrow.store.lock import Lock
@@ -43,6 +43,7 @@ from windrow.workers.messages import (
 )
 from windrow.workers.pool import divided, shares_of
 from windrow.workers.process import BEGIN
+from windrow.workers.spec import WorkerSpec
 
 HOLD = """
 import sys

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windrow.engine.context import AnyScorer
+from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.rescoring.generations import decode_grading_head, known_generation
 from windrow.records import AttemptId

@@ -1,0 +1,40 @@
+"""A run's world in words, and the world that a worker makes of it.
+
+A `WorkerSpec` has all that another process needs to make the same world again: names and numbers, no objects, no secrets.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from windrow.config import LoadedConfig, RunConfig, ScorerConfig, services_at
+from windrow.engine.components import Overrides, make, make_context
+from windrow.engine.context import RunContext
+from windrow.grading.scorers import configured_scorer
+from windrow.util.redaction import Redactor
+
+
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A world in words; `scorers` are those of the line itself and after it, also where the configuration left them
+    open, each with the only environment that it is for. `addresses` are those of the run's services, by name."""
+
+    run: RunConfig
+    origins: dict[str, str]
+    scorers: list[tuple[ScorerConfig, str | None]]
+    behaviour: str
+    grading: str | None
+    addresses: dict[str, str] = {}
+
+    def loaded(self) -> LoadedConfig:
+        return LoadedConfig(self.run, self.origins)
+
+
+def context_of(spec: WorkerSpec, redactor: Redactor) -> RunContext:
+    """The world of a recipe, in another process than the one that wrote it."""
+    loaded = spec.loaded()
+    with services_at(spec.addresses):
+        components = make(loaded, Overrides(), redactor)
+        scorers = tuple(configured_scorer(config, env, components.env) for config, env in spec.scorers)
+    return make_context(
+        components, loaded, redactor, behaviour=spec.behaviour, scorers=scorers, grading=spec.grading
+    )
