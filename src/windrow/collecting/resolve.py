@@ -116,7 +116,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, chosen=self.chooser.choose(self.source, before))
 
     @property
-    def spec(self) -> WorkerSpec:
+    def worker_spec(self) -> WorkerSpec:
         """This run's world in words, for other processes."""
         return WorkerSpec(
             run=self.run,

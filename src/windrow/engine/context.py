@@ -134,7 +134,7 @@ class RunContext:
         self._forced = forced_sampling
         self._forced_limits = forced_limits
         self._seeds = seeds
-        self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
+        self.blobs: Blobs = MemoryBlobs()
         self._episode_setups: dict[tuple[str | None, str | None, str | None], EpisodeSetup] = {}
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
 
@@ -198,11 +198,15 @@ class RunContext:
             redact=self._redact,
         )
 
-    async def open(self, notify: Callable[[str], None] = lambda message: None) -> None:
+    async def open(
+        self, notify: Callable[[str], None] = lambda message: None, blobs: Blobs | None = None
+    ) -> None:
         """Called once before the first episode; raises EndpointError when a model cannot serve the run.
 
-        `notify` is told what the user should know of an endpoint while the run goes on.
+        `notify` is told what the user should know of an endpoint while the run goes on. `blobs` keeps large bytes, such as
+        images, of the run; the default keeps them in memory.
         """
+        self.blobs = blobs or self.blobs
         for policy in (self.policy, *(model.policy for model in self.models.values())):
             policy.notify = notify
             await policy.open()

@@ -135,7 +135,7 @@ class Rescoring:
             on_progress(progress)
         stop_conditions = StopConditions(control, budget=self.loaded.run.budget, max_failure_rate=None)
         judges = self._judges()
-        judges.on_usage = stop_conditions.paid
+        judges.on_usage = stop_conditions.add_usage
         stop_conditions.start()
         try:
             with control.cancellable():
