@@ -50,7 +50,6 @@ class Scheduler:
 
         `gate`: a semaphore that the caller shares between runs; every episode holds it.
         """
-        self._world = context
         self._limit = pace
         self._retries = retries
         self._progress = progress
@@ -59,7 +58,8 @@ class Scheduler:
         self._gate = gate
         self._running = 0
         if pace.adaptive:
-            context.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
+            context = context.observed_by(lambda call: pace.saw(call.seconds, overloaded=call.overloaded))
+        self._world = context
         self._deliveries = Deliveries(deliver, control, room=COMMITS_WAITING * pace.most)
         self._commits = CommitQueue(sink, self._deliveries, on_durable)
 
