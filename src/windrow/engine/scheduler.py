@@ -19,6 +19,7 @@ from windrow.engine.episode import Interrupted
 from windrow.engine.progress import Progress
 from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
+from windrow.policies.calls import CallOutcome
 from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried
 from windrow.util.cancellation import is_cancelled
@@ -44,7 +45,6 @@ class Scheduler:
         semaphore: asyncio.Semaphore | None = None,
     ) -> None:
         """Every episode also holds `semaphore`, which the caller shares between runs."""
-        self._context = context
         self._slots = slots
         self._observer = observer
         self._limit = AdaptiveLimit(concurrency, adaptive=adaptive, on_growth=self.start_more)
@@ -54,9 +54,7 @@ class Scheduler:
         self._semaphore = semaphore
         self._running = 0
         self._episodes: asyncio.TaskGroup | None = None  # while slots may start
-        if adaptive:
-            limit = self._limit
-            context.policy.on_call = lambda call: limit.saw(call.seconds, overloaded=call.overloaded)
+        self._context = context.observed_by(self._on_call) if adaptive else context
         self._deliveries = Deliveries(observer, control, room=COMMITS_WAITING * concurrency)
         self._commits = CommitQueue(sink, self._deliveries, observer)
 
@@ -77,6 +75,9 @@ class Scheduler:
         except* WindrowError as problems:
             await self._commits.rescue()
             raise first_of(problems) from None
+
+    def _on_call(self, call: CallOutcome) -> None:
+        self._limit.saw(call.seconds, overloaded=call.overloaded)
 
     def start_more(self) -> None:
         """Start as many episodes as there is room for."""

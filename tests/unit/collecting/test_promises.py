@@ -22,7 +22,7 @@ from windrow.collecting.resolve import resolve
 from windrow.collecting.running import run_collection
 from windrow.config import load_config
 from windrow.errors import InfraError, StoreError, UsageError
-from windrow.policies.base import MAX_BACKOFF_S, pause_s
+from windrow.policies.calls import MAX_BACKOFF_S, pause_s
 from windrow.store.blobs import BlobStore
 from windrow.store.log import Log
 from windrow.store.run_directory import RolloutSink, read_manifest
