@@ -5,6 +5,7 @@ Everything here imports only names of `windrow` itself and gives the same answer
 
 from __future__ import annotations
 
+import asyncio
 import re
 import struct
 import zlib
@@ -26,6 +27,12 @@ def sums(request: Any) -> str:
     return [f"The answer is {total}.", f"Perhaps {total + 1}?", f"<think>Easy.</think>{total}"][sample % 3]
 
 
+async def slow_sums(request: Any) -> str:
+    """Adds so slowly that two workers have something to do."""
+    await asyncio.sleep(0.3)
+    return sums(request)
+
+
 def greeter(request: Any) -> str:
     """Greets, in more words with each sample."""
     return "Good morning" + ", dear neighbour" * request.sampling.get("seed", 0) + "."
@@ -39,6 +46,41 @@ def shopper(request: Any) -> str:
         return 'I look. <tool_call>{"name": "click", "arguments": {"x": 4, "y": 3}}</tool_call>'
     said = price[0] if price else "cheap"
     return f'<tool_call>{{"name": "answer", "arguments": {{"content": "{said}"}}}}</tool_call>'
+
+
+def _asking(*calls: str) -> str:
+    return "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+
+
+CALLS = {  # by a word of the task, a reply a turn; the last one is said from then on
+    "Add": [_asking('{"name": "add", "arguments": {"a": 2, "b": 3}}'), "That makes 5."],
+    "Divide": [
+        "Two ways. "
+        + _asking(
+            '{"name": "divide", "arguments": {"a": 1, "b": 0}}',
+            '{"name": "divide", "arguments": {"a": 1, "b": 2}}',
+        ),
+        "There is nothing.",
+    ],
+    "mistakes": [
+        _asking(
+            '{"name": "add", "arguments": {"a": "two"}}',
+            '{"name": "nobody", "arguments": {}}',
+            '{"name": "secret", "arguments": {}}',
+        ),
+        '<tool_call>{"name": "add", "arguments": {"a": 2',
+        "It is 1.",
+    ],
+    "last word": [_asking('{"name": "finish", "arguments": {"word": "hay"}}')],
+    "ever": [_asking('{"name": "add", "arguments": {"a": 1, "b": 1}}')],
+}
+
+
+def caller(request: Any) -> str:
+    """Calls tools as the task says."""
+    told = next(message.text for message in request.messages if message.role == "user")
+    replies = next(replies for word, replies in CALLS.items() if word in told)
+    return replies[min(request.turn, len(replies) - 1)]
 
 
 def bold(request: Any) -> str:
