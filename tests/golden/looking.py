@@ -27,7 +27,8 @@ HERE = Path(__file__).parent
 RUNS, EXPECTED = HERE / "runs", HERE / "expected"
 SMALL = 1500  # bytes of a file that is kept whole; of a larger one, its hash
 LOGS = ("rollouts", "scores", "judgements", "tasks", "conflicts")
-MEASURED = ("graded_at", "seconds", "started_at")  # what differs each time a run is judged again
+# What differs each time a run is collected or judged.
+MEASURED = ("graded_at", "seconds", "started_at", "timing", "tools_seconds", "first_token_s", "created_at")
 
 EXPORTS = {
     "sft": "--to sft -o sft.jsonl",
@@ -61,6 +62,7 @@ class Kind(NamedTuple):
     merge: list[str]
     damage: list[str]
     leave_out: list[str]
+    anew: bool
     replay: bool
     server: str | None
 
@@ -78,6 +80,7 @@ def _kind(name: str, told: dict[str, Any]) -> Kind:
         merge=told.get("merge", []),
         damage=told.get("damage", []),
         leave_out=told.get("leave_out", []),
+        anew=told.get("anew", not told.get("merge")),
         replay=told.get("replay", True),
         server=told.get("server"),
     )
@@ -193,6 +196,16 @@ def rescored(kind: Kind, run: str) -> dict[str, Any]:
         for rollout in loaded(path, "final")
     }
     return {"codes": codes, "added": added, "verdicts": verdicts}
+
+
+def collected(run: Path) -> dict[str, Any]:
+    """A run without what was measured: every line of its logs, in an order of their own, and run.json."""
+    lines: dict[str, list[Any]] = {}
+    for name, log in logs(run).items():
+        kind = name.partition(".")[0]
+        lines[kind] = lines.get(kind, []) + [_unmeasured(json.loads(line)) for line in log.splitlines()]
+    found: dict[str, Any] = {kind: sorted(each, key=canonical) for kind, each in lines.items()}
+    return {**found, "manifest": _unmeasured(manifest(run))}
 
 
 def loaded(run: Path, attempts: str) -> list[Any]:

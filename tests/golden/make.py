@@ -13,16 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import windrow
 from tests.golden import looking, servers
-
-ANSWERS: dict[str, Callable[[], servers.Answer]] = {"vllm": lambda: servers.vllm, "gym": servers.gym}
 
 
 def main(arguments: list[str]) -> None:
+    if not Path(windrow.__file__).is_relative_to(looking.HERE.parent.parent):
+        raise SystemExit(f"{windrow.__file__} is not the code beside these tests; set PYTHONPATH")
     wanted = [name for name in arguments if not name.startswith("-")] or list(looking.KINDS)
     with tempfile.TemporaryDirectory() as folder:
         scratch = looking.furnish(Path(folder) / "scratch")
@@ -44,7 +44,7 @@ def make(kind: looking.Kind, scratch: Path) -> None:
     with ExitStack() as stack:
         variables = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         if kind.server is not None:
-            variables["GOLDEN_URL"] = stack.enter_context(servers.serving(ANSWERS[kind.server]()))
+            variables["GOLDEN_URL"] = stack.enter_context(servers.serving(servers.ANSWERS[kind.server]()))
         for command, code in kind.made:
             _run(command, code, scratch, variables)
     for name in kind.damage:

@@ -78,7 +78,7 @@ def _chat(body: Json) -> Json:
     prompt += [START]
     turn = sum(message["role"] == "assistant" for message in messages)
     thinks = "think" in str(messages[0]["content"])
-    said = f"Reply {turn} to {len(prompt)} ids."[: body.get("max_tokens", 99)]
+    said = f"Reply {turn} to {len(prompt)} ids{'.' * body.get('seed', 1)}"[: body.get("max_tokens", 99)]
     text = f"<think>hm</think>{said}" if thinks else said
     ids = [*map(ord, text), END]
     top = body.get("top_logprobs", 0)
@@ -221,3 +221,6 @@ def answered(body: Json, prompt: str) -> Json:
         "accuracy": 0.5,
         "judge": {"why": ["close"]},
     }
+
+
+ANSWERS: dict[str, Callable[[], Answer]] = {"vllm": lambda: vllm, "gym": gym}

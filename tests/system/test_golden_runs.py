@@ -8,14 +8,16 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.golden import looking
+from tests.golden import looking, servers
 from tests.golden.looking import KIND_OF, KINDS, RUNS
 
+ANEW = [kind.name for kind in KINDS.values() if kind.anew]
 MERGED = [kind.name for kind in KINDS.values() if kind.merge]
 RESCORED = [run for run, kind in KIND_OF.items() if kind.rescore]
 CHANGING = ("OPENAI_API_KEY", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "GOLDEN_URL")
@@ -80,6 +82,26 @@ def test_a_golden_run_is_resumed_without_a_request(run: str, folder: Path, conne
         whole, _, tail = before[name].rpartition(b"\n")
         assert after[name] == whole + b"\n"
         assert looking.hashed(tail) in found["torn"].values()
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_a_golden_run_that_is_made_anew_has_the_same_ids_fingerprints_and_records(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = KINDS[name]
+    looking.furnish(folder)
+    with ExitStack() as stack:
+        if kind.server is not None:
+            answer = servers.ANSWERS[kind.server]()
+            monkeypatch.setenv("GOLDEN_URL", stack.enter_context(servers.serving(answer)))
+        for command, code in kind.made:
+            done = looking.typed(command)
+            assert done.code == code, done.err
+    for run in kind.runs:
+        assert (
+            list(looking.differences(looking.collected(folder / "runs" / run), looking.collected(RUNS / run)))
+            == []
+        )
 
 
 @pytest.mark.parametrize("run", KIND_OF)

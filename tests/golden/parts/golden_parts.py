@@ -34,8 +34,9 @@ async def slow_sums(request: Any) -> str:
 
 
 def greeter(request: Any) -> str:
-    """Greets, in more words with each sample."""
-    return "Good morning" + ", dear neighbour" * request.sampling.get("seed", 0) + "."
+    """Greets whom the task names, in more words with each sample: no two greetings are alike."""
+    whom = request.messages[-1].text.split()[-1]
+    return "Good morning" + ", my dear" * request.sampling.get("seed", 0) + f" {whom}"
 
 
 def shopper(request: Any) -> str:
