@@ -208,7 +208,7 @@ class Collection:
     def _by_agent(self) -> tuple[dict[str, int], dict[str, int]]:
         """Planned rollouts and pending slots of each agent; the tasks are read only if they say something of that."""
         resolved, context = self.resolved, self.resolved.context
-        if not (resolved.source.row_agents or resolved.matches or resolved.called):
+        if not (resolved.source.row_agents or resolved.matches or resolved.agent_names):
             return {context.agent_name: len(self.whole_plan)}, {context.agent_name: self.ledger.pending_count}
         planned, left = self.plan.by_agent(self.ledger, context.agents)
         if self.whole_plan is not self.plan:
