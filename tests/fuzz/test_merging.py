@@ -21,9 +21,9 @@ from tests.support.run_builders import (
     write_lines,
     write_run,
 )
+from windrow.collecting.merge import merge
 from windrow.identity import rollout_id
 from windrow.store.judgements import Said
-from windrow.store.merging import merge
 from windrow.store.task_file import TaskLine
 
 LOGS = ("rollouts.jsonl", "scores.jsonl", "tasks.jsonl", "judgements.jsonl", "conflicts.jsonl")

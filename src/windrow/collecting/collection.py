@@ -41,11 +41,8 @@ from windrow.store.judgements import Judgements
 from windrow.store.rank_progress import RankShare
 from windrow.store.reader import RunReader
 from windrow.store.resume import ResumeState
-from windrow.store.run_directory import (
-    GradingSink,
-    RunDirectory,
-    move_aside,
-)
+from windrow.store.run_directory import RunDirectory, move_aside
+from windrow.store.sinks import GradingSink
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList, retried
 from windrow.tasks.selection import changed_blocks

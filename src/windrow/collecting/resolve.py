@@ -61,7 +61,7 @@ from windrow.policies.capture import LEVELS
 from windrow.records import Json
 from windrow.registry import name_of
 from windrow.services import Service, addresses, plan_services
-from windrow.store.run_directory import Fingerprint, Manifest
+from windrow.store.manifest import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called
 from windrow.store.scan_index import ScanIndex
 from windrow.tasks.row_problems import list_problems

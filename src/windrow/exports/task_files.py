@@ -9,8 +9,7 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.stats.profile import Profile, Range
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import read_known
+from windrow.store.task_file import TASKS, read_known
 from windrow.util.atomic_files import drafted
 
 

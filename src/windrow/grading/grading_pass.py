@@ -25,8 +25,8 @@ from windrow.records import Grading, Rollout, RolloutGroup
 from windrow.store.folding import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
 from windrow.store.line_places import Place
+from windrow.store.manifest import Fingerprint
 from windrow.store.resume import ResumeState
-from windrow.store.run_directory import Fingerprint
 from windrow.util.blobs import Blobs
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ from windrow.stats.lines import Found, final_lines
 from windrow.stats.tally import PASS_REWARD, counted_rewards
 from windrow.stats.task_table import GroupMetrics, TaskTable, decode_named
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import count_tasks
+from windrow.store.task_file import TASKS, count_tasks
 
 By = Literal["pass_rate", "mean"]
 Band = Literal["too_hard", "learnable", "too_easy", "ungraded"]

@@ -14,7 +14,7 @@ from windrow.records import SCHEMA_VERSION, Usage, encode
 from windrow.store.line_heads import NOT_A_LINE
 from windrow.store.line_places import Place, Places
 from windrow.store.log import Log
-from windrow.store.reader import segments
+from windrow.store.segments import segments
 from windrow.util.hash_index import Index
 from windrow.util.redaction import Redactor
 

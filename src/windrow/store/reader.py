@@ -34,9 +34,10 @@ from windrow.store.line_heads import (
     without_lost_episodes,
 )
 from windrow.store.line_places import Place, Places
+from windrow.store.manifest import Fingerprint, Manifest, read_manifest
 from windrow.store.resume_index import SegmentIndex
-from windrow.store.run_directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
-from windrow.store.task_file import read_task, read_tasks
+from windrow.store.segments import segments, whole_sizes
+from windrow.store.task_file import TASKS, read_task, read_tasks
 
 READ_BYTES = 1 << 17
 NEWLINE = 0x0A
@@ -312,12 +313,6 @@ def _batches(lines: Iterable[tuple[Place, T]]) -> Iterator[list[tuple[Place, T]]
     found = iter(lines)
     while batch := list(islice(found, BATCH_LINES)):
         yield batch
-
-
-def segments(run: Path, name: str = "rollouts") -> list[str]:
-    """The files that make up a log: one, or one a writer."""
-    found = {*run.glob(f"{name}.jsonl"), *run.glob(f"{name}.*.jsonl")}
-    return sorted(file.name for file in found)
 
 
 def load(run: str | Path, *, attempts: str = "final") -> Iterator[Rollout]:

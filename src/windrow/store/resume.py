@@ -16,10 +16,11 @@ from windrow.store.gradings import Gradings
 from windrow.store.ledger_index import LedgerIndex
 from windrow.store.line_heads import Head
 from windrow.store.line_places import Place, Places
+from windrow.store.manifest import Fingerprint
 from windrow.store.rank_progress import Redo
-from windrow.store.reader import RunReader, segments
+from windrow.store.reader import RunReader
 from windrow.store.resume_index import SegmentIndex
-from windrow.store.run_directory import Fingerprint
+from windrow.store.segments import segments
 from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, PackedLedger, Plan, Slot

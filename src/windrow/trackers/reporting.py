@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from windrow.records import encode
 from windrow.stats.metrics import AgentEntry, Metrics, survey
+from windrow.store.manifest import read_manifest
 from windrow.store.reader import load
-from windrow.store.run_directory import read_manifest
 from windrow.trackers.base import Report, Tracker
 from windrow.trackers.names import Named, missing
 from windrow.util.redaction import Redactor

@@ -14,11 +14,11 @@ from tests.support.fake_tracker import FakeWandb
 from tests.support.run_builders import collect, contents, echo, folder_in_memory, open_run, rows
 from windrow.cli.main import main
 from windrow.collecting.api import run_collection
+from windrow.collecting.merge import merge
 from windrow.collecting.rank_merge import Others
 from windrow.engine.control import Control
 from windrow.errors import PolicyError
 from windrow.policies.base import Request
-from windrow.store.merging import merge
 
 pytestmark = pytest.mark.slow
 

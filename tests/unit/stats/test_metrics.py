@@ -24,7 +24,7 @@ from windrow.records import RecordedScore, Timing, Usage
 from windrow.stats.metrics import AgentEntry, Metrics, measure, survey, write_metrics
 from windrow.stats.spread import EXACT_VALUES, Values
 from windrow.stats.summary import summarise
-from windrow.store.run_directory import MANIFEST
+from windrow.store.manifest import MANIFEST
 from windrow.util.disk import process_name
 
 

@@ -31,6 +31,7 @@ from windrow.cli.collect_report import closing
 from windrow.cli.main import main
 from windrow.cli.stats import text
 from windrow.collecting.api import run_collection
+from windrow.collecting.merge import merge
 from windrow.engine.control import Control
 from windrow.envs.problem import Problem
 from windrow.grading.rescoring.generations import use_generation
@@ -39,8 +40,8 @@ from windrow.records import OPPONENT, RecordedScore, Timing, Usage
 from windrow.stats.cache import CACHE
 from windrow.stats.metrics import measure, survey, unchanged_metrics, write_metrics
 from windrow.stats.summary import Stats, summarise
-from windrow.store.merging import merge
-from windrow.store.run_directory import MANIFEST, RunDirectory, read_manifest
+from windrow.store.manifest import MANIFEST, read_manifest
+from windrow.store.run_directory import RunDirectory
 
 PLANTED = 987_654
 

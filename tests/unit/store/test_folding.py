@@ -11,8 +11,8 @@ from tests.support.run_builders import FAILED, GRADING, judge, make_grading, mak
 from tests.support.run_builders import collect as collect_run
 from windrow.records import ErrorRecord, RecordedScore, Rollout, encode
 from windrow.store.folding import decode_judged, expected_scorers, fold, missing_scorers
+from windrow.store.manifest import Fingerprint
 from windrow.store.reader import load
-from windrow.store.run_directory import Fingerprint
 
 OWN = {"score": RecordedScore(value=0.5, weight=2.0)}
 JUDGED = {"judge": RecordedScore(value=1.0, weight=1.0, scorer="judge")}

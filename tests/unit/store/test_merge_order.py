@@ -21,10 +21,10 @@ from tests.support.run_builders import (
     write_run,
 )
 from windrow import load
+from windrow.collecting.merge import merge
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, Timing
 from windrow.store.judgements import Said
-from windrow.store.merging import merge
 from windrow.store.merging.conflicts import decode_conflict
 from windrow.store.task_file import TaskLine
 

@@ -20,8 +20,7 @@ from windrow.exports.tokens.top import top_of
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.blobs import FOLDER, read_blob
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import read_tasks
+from windrow.store.task_file import TASKS, read_tasks
 from windrow.util.blobs import blobs_in
 from windrow.util.hash_index import Repeats
 from windrow.util.token_contexts import ID_BYTES, BrokenContext, context_ids

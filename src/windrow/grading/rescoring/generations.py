@@ -10,14 +10,9 @@ import msgspec
 from windrow.errors import UsageError
 from windrow.records import ErrorRecord
 from windrow.stats.metrics import survey, write_metrics
+from windrow.store.manifest import Fingerprint, Manifest, generations_of, with_generation
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import (
-    Fingerprint,
-    Manifest,
-    RunDirectory,
-    generations_of,
-    with_generation,
-)
+from windrow.store.run_directory import RunDirectory
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):

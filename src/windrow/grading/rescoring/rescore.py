@@ -25,8 +25,10 @@ from windrow.grading.run_scorers import grading_of
 from windrow.services.plan import given_addresses
 from windrow.stats.metrics import survey, write_metrics
 from windrow.store.judgements import Judgements
+from windrow.store.manifest import generations_of, with_generation
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import GradingSink, RunDirectory, generations_of, with_generation
+from windrow.store.run_directory import RunDirectory
+from windrow.store.sinks import GradingSink
 from windrow.store.where import parse_where
 from windrow.util.redaction import Redactor
 
