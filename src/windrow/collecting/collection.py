@@ -35,7 +35,7 @@ from windrow.grading.groups import Groups
 from windrow.records import Rollout
 from windrow.registry import name_of
 from windrow.services import serving
-from windrow.stats.metrics import Metrics, survey, unchanged_metrics, write_metrics
+from windrow.stats.metrics import Metrics, measure_run, unchanged_metrics, write_metrics
 from windrow.store.folding import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.rank_progress import RankShare
@@ -128,7 +128,7 @@ class Collection:
     @property
     def to_grade(self) -> int:
         """How many rollouts of earlier calls lack a verdict, and how many groups."""
-        return len(self._resume_state.to_grade) + self._resume_state.unjudged_group_count
+        return len(self._resume_state.ungraded_lines) + self._resume_state.ungraded_group_count
 
     @property
     def short_groups(self) -> int:
@@ -200,7 +200,7 @@ class Collection:
             done=self.ledger.done_count,
             failed=self.ledger.final_failure_count,
             pending=self.ledger.pending_count,
-            ungraded=self._resume_state.ungraded,
+            ungraded=self._resume_state.ungraded_count,
             attempts=self.progress.attempts,
         )
 
@@ -224,7 +224,7 @@ class Collection:
         with directory.locks.measuring() if directory.locks is not None else contextlib.nullcontext():
             metrics = unchanged_metrics(directory.path, envs=envs)
             if metrics is None:
-                measured = survey(directory.path, envs=envs, warn=warn)
+                measured = measure_run(directory.path, envs=envs, warn=warn)
                 write_metrics(directory.path, measured, directory.disk)
                 metrics = measured.metrics
         return metrics
@@ -377,7 +377,7 @@ class Collection:
 
         def following() -> Slot | None:
             slot = next(pending, None)
-            while slot is not None and self._resume_state.is_judged(slot):
+            while slot is not None and self._resume_state.has_verdicts(slot):
                 slot = retried(slot)
             return slot
 
@@ -396,7 +396,7 @@ class Collection:
         if self._groups is not None:
             self._groups.touch(slot)
         for outcome in outcomes:
-            self._resume_state.ungraded += is_ungraded(outcome)
+            self._resume_state.ungraded_count += is_ungraded(outcome)
         first = outcomes[0]  # the seats of an episode are done together, or fail together
         if first.done:
             self.ledger.mark_done(slot.number)
@@ -415,14 +415,14 @@ class Collection:
         self._resume_state = ResumeState(
             self.plan, reader, groups=groups, indexed=True, writer=directory.writer
         )
-        self._resume_state.learn(
+        self._resume_state.read_logs(
             directory.manifest.grading, redo_under_way(self.resolved, directory.manifest)
         )
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
         )
-        self.warn_of_lines(f"run again: {problem}" for problem in self._resume_state.lost)
+        self.warn_of_lines(f"run again: {problem}" for problem in self._resume_state.unreadable_lines)
         self._resume_state.save_indexes(directory.disk)
         self._sink = directory.rollout_sink(self.resolved.redactor, self._resume_state.indexes[log.path.name])
         self._resume_state.indexes.clear()

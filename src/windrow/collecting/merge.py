@@ -8,7 +8,7 @@ from pathlib import Path
 
 from windrow.records import OPPONENT
 from windrow.stats.cache import CACHE, confirm_cache
-from windrow.stats.metrics import METRICS, Metrics, survey, write_metrics
+from windrow.stats.metrics import METRICS, Metrics, measure_run, write_metrics
 from windrow.store.merging import MergeProgress, MergeResult, merge_runs
 from windrow.util.disk import Disk
 
@@ -49,7 +49,7 @@ class _MetricsFiles:
             warnings.simplefilter(
                 "ignore"
             )  # about lines that cannot be read: every reader of the run is warned
-            measured = survey(folder, warn=warn)
+            measured = measure_run(folder, warn=warn)
         write_metrics(folder, measured, disk)
         return _ungraded(measured.metrics)
 

@@ -62,7 +62,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[str, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TokenCheck(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     attempts: int
     exact: int
@@ -103,7 +103,7 @@ class _Tally:
         )
 
 
-def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
+def verify_run(path: str | Path, merging: Merging = STRICT) -> TokenCheck:
     """Look at every line of a run; nothing is changed."""
     tally = _Tally()
     attempts = exact = trained = 0
@@ -126,7 +126,7 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
         for bad in reader.bad_lines:
             tally.add("bad_line", f"{bad.segment}:{bad.number}: {bad.problem}")
         _count_duplicates(reader, names, tally)
-    return Verdict(
+    return TokenCheck(
         run=str(path), attempts=attempts, exact=exact, trained_tokens=trained, findings=tally.findings()
     )
 

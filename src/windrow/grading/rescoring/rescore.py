@@ -23,7 +23,7 @@ from windrow.grading.rescoring.scorers import loaded_again, scorers_again
 from windrow.grading.rescoring.selection import Selection, count_slots
 from windrow.grading.run_scorers import grading_of
 from windrow.services.plan import given_addresses
-from windrow.stats.metrics import survey, write_metrics
+from windrow.stats.metrics import measure_run, write_metrics
 from windrow.store.judgements import Judgements
 from windrow.store.manifest import generations_of, with_generation
 from windrow.store.reader import RunReader
@@ -212,7 +212,7 @@ class Rescoring:
     async def _measure(self, warn: Warn) -> None:
         path = self._directory.path
         try:
-            measured = await asyncio.to_thread(survey, path, warn=warn)
+            measured = await asyncio.to_thread(measure_run, path, warn=warn)
             await asyncio.to_thread(write_metrics, path, measured, self._directory.disk)
         except (WindrowError, OSError) as problem:
             warn(f"no metrics.json: {problem}")

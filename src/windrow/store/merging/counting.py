@@ -68,7 +68,7 @@ def write_counts(
         ungraded = measurer.measure(folder, disk, warn)
     except WindrowError as problem:
         warn(f"no metrics.json: {problem}")
-        ungraded = _resume_state(folder, manifest, graded=True).ungraded
+        ungraded = _resume_state(folder, manifest, graded=True).ungraded_count
     manifest = msgspec.structs.replace(manifest, counts={**counts, "ungraded": ungraded})
     write_manifest(folder, manifest, disk)
     return manifest
@@ -86,7 +86,7 @@ def _resume_state(folder: Path, manifest: Manifest, *, graded: bool) -> ResumeSt
     )
     resume_state = ResumeState(plan, RunReader(folder))
     try:
-        resume_state.learn(manifest.grading if graded else None, None)
+        resume_state.read_logs(manifest.grading if graded else None, None)
     finally:
         resume_state.close()
         tasks.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.records import AttemptId
-from windrow.store.judgements import decode_said
+from windrow.store.judgements import decode_judge_reply
 from windrow.store.line_heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
 from windrow.store.manifest import Manifest, generations_of
 from windrow.store.merging.conflicts import Conflict, decode_conflict
@@ -252,7 +252,7 @@ class Scan:
                 self._strangers.setdefault(number, []).append(member)
 
     def _judgement(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
-        key = hashed(decode_said(text).key.encode())
+        key = hashed(decode_judge_reply(text).key.encode())
         self.judgements.add(
             key=key,
             rank=b"",
