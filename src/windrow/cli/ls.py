@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import UsageError, WindrowError
+from windrow.store.manifest import MANIFEST, Manifest, read_manifest
 from windrow.store.rank_progress import unfinished
-from windrow.store.run_directory import MANIFEST, Manifest, read_manifest
 from windrow.util.directory_swap import DRAFT, READY
 
 

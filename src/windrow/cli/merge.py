@@ -10,7 +10,7 @@ import sys
 import time
 
 from windrow.cli.progress_text import percent
-from windrow.store.merging import Merged, MergeProgress, merge
+from windrow.collecting.merge import MergeProgress, MergeResult, merge
 
 PROGRESS_S = 2.0
 NAMES = {"rollouts": "attempts", "scores": "verdicts", "judgements": "judges' replies", "tasks": "tasks"}
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if found.complete else 1
 
 
-def merged_text(out: str, found: Merged) -> str:
+def merged_text(out: str, found: MergeResult) -> str:
     """What is in a merged run, and what is not."""
     lines = [
         f"{out}: {found.attempts:,} attempts at {found.tasks:,} tasks, {found.gradings:,} verdicts, from {found.runs:,} runs",

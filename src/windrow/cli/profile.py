@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.cli.text import parse_reward, shorten
 from windrow.errors import UsageError
-from windrow.exports.task_files import Kept, keep_tasks
+from windrow.exports.task_files import TaskFileSummary, keep_tasks
 from windrow.stats.profile import LEARNABLE, Bin, Profile, Range, Shape, TaskProfile, parse_range, profile
 from windrow.stats.tally import PASS_REWARD
 
@@ -110,7 +110,7 @@ def text_lines(found: Profile, *, limit: int) -> Iterator[str]:
     yield from _shape_lines(shape)
 
 
-def kept_text(kept: Kept) -> str:
+def kept_text(kept: TaskFileSummary) -> str:
     """How many, of how many, and why others could not be chosen."""
     text = f"wrote {kept.kept:,} of {kept.tasks:,} tasks to {kept.path}"
     if not kept.kept:

@@ -14,7 +14,7 @@ from windrow.envs.seating import own_settings
 from windrow.identity import fingerprint, source_hash
 from windrow.records import Json
 from windrow.registry import name_of
-from windrow.store.run_directory import Fingerprint
+from windrow.store.manifest import Fingerprint
 from windrow.tasks.scan import Source
 from windrow.tools import Tool
 

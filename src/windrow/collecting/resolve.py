@@ -34,7 +34,7 @@ from windrow.grading.run_scorers import (
 from windrow.grading.scorer_models import scorer_models
 from windrow.policies import Policy
 from windrow.services import Service, addresses, plan_services
-from windrow.store.run_directory import Fingerprint, Manifest
+from windrow.store.manifest import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called
 from windrow.store.scan_index import ScanIndex
 from windrow.tasks.row_problems import list_problems

@@ -26,7 +26,8 @@ from windrow.engine.scheduler import Scheduler, first_of
 from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
 from windrow.records import Rollout, decode_rollout, encode
-from windrow.store.run_directory import RolloutSink, RunDirectory
+from windrow.store.run_directory import RunDirectory
+from windrow.store.sinks import RolloutSink
 from windrow.tasks.plan import Slot
 from windrow.util.blobs import Blobs
 from windrow.util.descriptors import make_room

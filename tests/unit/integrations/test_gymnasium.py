@@ -17,7 +17,7 @@ from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.integrations.gymnasium.descriptions import KNOWN
 from windrow.integrations.gymnasium.env import read_action
-from windrow.store.run_directory import read_manifest
+from windrow.store.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
 

@@ -34,7 +34,7 @@ from windrow.errors import InfraError, StoreError
 from windrow.policies.base import Request
 from windrow.records import Rollout
 from windrow.store.blobs import read_blob
-from windrow.store.run_directory import read_manifest
+from windrow.store.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
 

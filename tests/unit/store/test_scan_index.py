@@ -82,7 +82,7 @@ def opened(folder: Path, **options: Any) -> dict[str, Any]:
             "grading": found.grading,
             "notes": found.notes,
             "behaviour": found.behaviour,
-            "called": (found.matches, found.called),
+            "called": (found.matches, found.agent_names),
             "warnings": collection.warnings,
         }
     finally:

@@ -23,10 +23,12 @@ from windrow.grading.rescoring.selection import Selection, count_slots
 from windrow.grading.run_scorers import grading_of
 from windrow.grading.scorer_models import scorer_models
 from windrow.services.plan import given_addresses
-from windrow.stats.metrics import survey, write_metrics
+from windrow.stats.metrics import measure_run, write_metrics
 from windrow.store.judgements import Judgements
+from windrow.store.manifest import generations_of, with_generation
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import GradingSink, RunDirectory, generations_of, with_generation
+from windrow.store.run_directory import RunDirectory
+from windrow.store.sinks import GradingSink
 from windrow.store.where import parse_where
 from windrow.util.redaction import Redactor
 
@@ -210,7 +212,7 @@ class Rescoring:
     async def _measure(self, warn: Warn) -> None:
         path = self._directory.path
         try:
-            measured = await asyncio.to_thread(survey, path, warn=warn)
+            measured = await asyncio.to_thread(measure_run, path, warn=warn)
             await asyncio.to_thread(write_metrics, path, measured, self._directory.disk)
         except (WindrowError, OSError) as problem:
             warn(f"no metrics.json: {problem}")

@@ -16,7 +16,7 @@ from windrow.errors import UsageError
 from windrow.grading.run_scorers import each_once
 from windrow.grading.scorers import ENV_SCORER, configured_scorer
 from windrow.grading.user_functions import scorer_of
-from windrow.store.run_directory import Manifest
+from windrow.store.manifest import Manifest
 
 
 def loaded_again(
