@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.records import SCHEMA_VERSION, Grading, Json, Rollout, encode
-from windrow.registry import BRIDGES
+from windrow.registry import declared
 from windrow.store.blobs import FOLDER as BLOBS
 from windrow.store.blobs import BlobStore
 from windrow.store.line_heads import decode_head, whole_episodes
@@ -314,7 +314,7 @@ def versions(source: str) -> dict[str, str]:
         "msgspec": msgspec.__version__,
     }
     package = source.partition(":")[0]
-    if package in BRIDGES["loader"]:
+    if package in declared("loaders"):
         from importlib.metadata import PackageNotFoundError, version  # only when needed: it reads files
 
         try:
