@@ -7,25 +7,24 @@ nothing of it is imported before it is named. The bundled ones come from `add_so
 found by their entry points in the group `windrow.integrations`.
 """
 
-from __future__ import annotations
-
-# `import windrow` imports this module: whatever is not needed for that is imported in the functions below.
+# `import windrow` imports this module: whatever is not needed for that is imported in the functions below. Annotations
+# are no texts here, since a NamedTuple would compile each of them.
 import functools
 import importlib
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from windrow.errors import UsageError
 
 GROUP = "windrow.integrations"
 
-_NOTHING: Mapping[str, str] = {}
-_sources: list[Callable[[], Iterable[Integration]]] = []
+Targets = Mapping[str, str]  # `module:attribute` by name
+_NOTHING: Targets = {}
 
 
 class Integration(NamedTuple):
@@ -35,24 +34,27 @@ class Integration(NamedTuple):
     """
 
     name: str
-    envs: Mapping[str, str] = _NOTHING  # classes derived from windrow.Env or windrow.Match
-    agents: Mapping[str, str] = _NOTHING  # classes derived from windrow.Agent
-    scorers: Mapping[str, str] = _NOTHING
-    loaders: Mapping[str, str] = _NOTHING  # functions that open the tasks of a path `NAME:…`
-    page_rewards: Mapping[str, str] = _NOTHING
-    exporters: Mapping[str, str] = _NOTHING  # classes derived from windrow.Exporter
-    importers: Mapping[str, str] = _NOTHING  # functions that open the files of `windrow import --from NAME`
-    reports: Mapping[str, str] = _NOTHING  # functions for `windrow stats --as NAME`
-    aggregates: Mapping[str, str] = _NOTHING  # async functions for `windrow stats --aggregate NAME:URL`
-    row_formats: Mapping[str, str] = _NOTHING  # by a field that such a row has: a RowFormat
-    rubrics: Mapping[str, str] = _NOTHING  # by a row's field: a function that makes a Rubric of its value
+    envs: Targets = _NOTHING  # classes derived from windrow.Env or windrow.Match
+    agents: Targets = _NOTHING  # classes derived from windrow.Agent
+    scorers: Targets = _NOTHING
+    loaders: Targets = _NOTHING  # functions that open the tasks of a path `NAME:…`
+    page_rewards: Targets = _NOTHING
+    exporters: Targets = _NOTHING  # classes derived from windrow.Exporter
+    importers: Targets = _NOTHING  # functions that open the files of `windrow import --from NAME`
+    reports: Targets = _NOTHING  # functions for `windrow stats --as NAME`
+    aggregates: Targets = _NOTHING  # async functions for `windrow stats --aggregate NAME:URL`
+    row_formats: Targets = _NOTHING  # by a field that such a row has: a RowFormat
+    rubrics: Targets = _NOTHING  # by a row's field: a function that makes a Rubric of its value
     conversation_fields: tuple[str, ...] = ()  # fields that judged environments take for `messages`
-    agent_addresses: Mapping[str, str] = _NOTHING  # functions: the settings that `--agent NAME:ADDRESS` means
+    agent_addresses: Targets = _NOTHING  # functions: the settings that `--agent NAME:ADDRESS` means
     scorer_addresses: Mapping[str, str] = (
         _NOTHING  # functions: the settings that `--scorer NAME:ADDRESS` means
     )
-    agent_envs: Mapping[str, str] = _NOTHING  # by agent: the one environment that it plays in
+    agent_envs: Targets = _NOTHING  # by agent: the one environment that it plays in
     extras: Mapping[str, tuple[str, ...]] = {}  # by extra: the distributions that it installs
+
+
+_sources: list[Callable[[], Iterable[Integration]]] = []
 
 
 def add_source(source: Callable[[], Iterable[Integration]]) -> None:
@@ -114,7 +116,7 @@ def name_of(thing: Any) -> str:
     return f"{target.__module__}:{target.__qualname__}"
 
 
-def cache_home() -> Path:
+def cache_home() -> "Path":
     """The directory for whatever can be fetched or computed again: $WINDROW_CACHE, else the user's cache."""
     from pathlib import Path
 
@@ -133,7 +135,7 @@ def import_extra(module: str, *, extra: str, what: str) -> Any:
         raise extra_needed(extra, what, "" if missing else f" ({problem})") from problem
 
 
-def extra_needed(extra: str, what: str, why: str = "") -> UsageError:
+def extra_needed(extra: str, what: str, why: str = "") -> "UsageError":
     from windrow.errors import UsageError
 
     return UsageError(f"{what} needs the extra {extra!r}{why}; type: pip install 'windrow[{extra}]'")
@@ -168,7 +170,7 @@ def load(kind: str, target: str) -> Any:
     return loaded
 
 
-def _unknown(kind: str, name: str, names: list[str], hint: str = "") -> UsageError:
+def _unknown(kind: str, name: str, names: list[str], hint: str = "") -> "UsageError":
     from windrow.errors import UsageError
     from windrow.util.spelling import nearest
 

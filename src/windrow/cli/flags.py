@@ -118,7 +118,7 @@ def _add_episode_options(group: argparse._ArgumentGroup) -> None:
         help=", ".join(
             (
                 "chat, module:Class or function",
-                *(f"{name}:URL of its server" for name in declared("agent_addresses")),
+                *(f"or {name}:URL" for name in declared("agent_addresses")),
             )
         ),
     )
