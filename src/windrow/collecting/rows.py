@@ -25,7 +25,7 @@ from windrow.registry import name_of
 from windrow.store.scan_index import Findings, ScanIndex, kept_scan
 from windrow.tasks.cache import open_anew, open_kept
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
-from windrow.tasks.loaders import FORMS
+from windrow.tasks.loaders import describe_sources
 from windrow.tasks.mapping import MappedRows, parse_map
 from windrow.tasks.row_formats import ForeignRows, env_of, own_env, usual_env
 from windrow.tasks.row_problems import RowProblems
@@ -81,7 +81,7 @@ def open_rows(loaded: LoadedConfig, overrides: Overrides) -> OpenedRows:
         rows = open_datasets(datasets, split, open_source)
         name = "+".join(sorted(rows.sources))
     elif not config.path:
-        raise UsageError(f"no tasks: give {FORMS}")
+        raise UsageError(f"no tasks: give {describe_sources()}")
     else:
         plain_rows, found_name = open_source(expand(config.path, where="tasks.path"), split)
         rows, name = ForeignRows(plain_rows), source or found_name

@@ -7,7 +7,6 @@ where a service runs; both are expanded when the value is used and never written
 
 from __future__ import annotations
 
-from windrow.config.explain import nearest
 from windrow.config.load import LoadedConfig, load_config
 from windrow.config.options import OPTIONS, parse_maps, parse_mcp, parse_scorer, parse_tool
 from windrow.config.sections import (
@@ -33,6 +32,7 @@ from windrow.config.sections import (
     as_tree,
 )
 from windrow.config.variables import expand, services_at, services_in, variables_in
+from windrow.util.spelling import nearest
 
 __all__ = [
     "RunConfig",

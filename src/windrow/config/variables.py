@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from urllib.parse import urlsplit
 
-from windrow.config.explain import nearest
 from windrow.errors import UsageError
 from windrow.records import Json
+from windrow.util.spelling import nearest
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
 _SERVICE = re.compile(r"\$\{service\.([^}]*)\}")

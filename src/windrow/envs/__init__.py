@@ -50,6 +50,7 @@ def find_env(name: str) -> type[BaseEnv]:
         "tool": ToolUse,
         "rubric": Rubric,
         "preference": Preference,
+        "web": "windrow.envs.web.env:WebEnv",  # a text: imported only by runs that use it
     }
     found = resolve("env", name, built_in)
     if not (isinstance(found, type) and issubclass(found, BaseEnv)):
