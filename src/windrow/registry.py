@@ -94,7 +94,7 @@ def import_extra(module: str, *, extra: str, what: str) -> Any:
 
 
 def extra_needed(extra: str, what: str, why: str = "") -> UsageError:
-    return UsageError(f"{what} needs the extra {extra!r}{why}; type: pip install 'windrow[{extra}]'")
+    return UsageError(f"{what} needs the extra {extra!r}{why}; type: pip install 'windrow-rl[{extra}]'")
 
 
 def make_here_importable() -> None:

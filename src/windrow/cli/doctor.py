@@ -56,7 +56,9 @@ def _here() -> list[Finding]:
     ]
     for extra, packages in EXTRAS.items():
         found = [_installed(package) for package in packages]
-        line = ", ".join(name for name in found if name) if all(found) else f"pip install 'windrow[{extra}]'"
+        line = (
+            ", ".join(name for name in found if name) if all(found) else f"pip install 'windrow-rl[{extra}]'"
+        )
         findings.append(Finding(f"[{extra}]", True if all(found) else None, line))
     findings.append(_browser())
     for model in MODELS.values():

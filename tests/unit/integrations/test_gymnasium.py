@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import gymnasium_envs as gymworlds
 from tests.support.collect_helpers import answering, collected, single
-from tests.support.task_loading import resolved, refusal, tasks_of
+from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.integrations.gymnasium.descriptions import KNOWN
 from windrow.integrations.gymnasium.env import read_action
@@ -402,5 +402,5 @@ def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyP
     for name in [name for name in sys.modules if name.partition(".")[0] == "gymnasium"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    line = "env 'gymnasium' needs the extra 'gymnasium'; type: pip install 'windrow[gymnasium]'"
+    line = "env 'gymnasium' needs the extra 'gymnasium'; type: pip install 'windrow-rl[gymnasium]'"
     assert line in refusal("gymnasium:Taxi-v4")
