@@ -1,4 +1,4 @@
-"""The real command, run as a process in a directory of its own.
+"""The real command in a directory of its own: as a process, or in the process of the test where that is enough.
 
     project.tasks([{"prompt": "2 + 2?", "answer": "4"}])
     done = project.collect("-k", "4")
