@@ -55,10 +55,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(rows.name)
         return whole_scan(rows, **options)
 
-    from windrow.collecting import rows as intake
+    from windrow.collecting import rows as rows_module
 
-    whole_scan = intake.scan
-    monkeypatch.setattr(intake, "scan", scan)
+    whole_scan = rows_module.scan
+    monkeypatch.setattr(rows_module, "scan", scan)
     return made
 
 
