@@ -13,7 +13,7 @@ import msgspec
 
 from windrow.records import AttemptId, Grading
 from windrow.store.line_places import Place, Places
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class GradingHead(msgspec.Struct, gc=False):
@@ -43,7 +43,7 @@ class Memberships:
     """Who belongs to each group, as a sum over the members: sixteen bytes a group, whatever its size."""
 
     def __init__(self) -> None:
-        self._numbers = Index("I")
+        self._numbers = HashIndex("I")
         self._sums = array("Q")
 
     def add(self, group: str, member: AttemptId) -> None:
@@ -73,7 +73,7 @@ class Gradings:
     def __init__(self, read: Callable[[Place], Grading | None]) -> None:
         self._read = read
         self._places = Places()
-        self._latest = Index("I")  # by attempt: which of the places came last
+        self._latest = HashIndex("I")  # by attempt: which of the places came last
         self._before = array(
             "Q"
         )  # by place: the number, from 1, of the one before it that is of the same attempt

@@ -15,7 +15,7 @@ from windrow.store.line_heads import NOT_A_LINE
 from windrow.store.line_places import Place, Places
 from windrow.store.log import Log
 from windrow.store.reader import segments
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 from windrow.util.redaction import Redactor
 
 NAME = "judgements"
@@ -40,7 +40,7 @@ class Judgements:
         self._log = log
         self._redactor = redactor or Redactor()
         self._places = Places()
-        self._known = Index()  # by question: the place, packed
+        self._known = HashIndex()  # by question: the place, packed
         self._fresh: dict[str, Said] = {}
         self._end = 0  # of our own segment
         if log is not None:

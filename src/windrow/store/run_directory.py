@@ -26,7 +26,7 @@ from windrow.store.rank_progress import Ranks, Redo
 from windrow.store.resume_index import SegmentIndex, load_index
 from windrow.store.task_file import TaskFile
 from windrow.tasks.sampling import Draw
-from windrow.util.directory_swap import DRAFT, finish, is_unfinished
+from windrow.util.directory_swap import DRAFT, finish_swap, is_unfinished
 from windrow.util.disk import Disk
 from windrow.util.redaction import Redactor
 
@@ -134,10 +134,10 @@ class RunDirectory:
         try:
             refuse_strangers(path)
             if not (path / MANIFEST).exists():
-                _make_directory(path, self.disk)
+                self.disk.make_directory(path)
             self.locks = Locks(path, self.writer, rank) if lock else None
             if self.writer is None:
-                finish(path, self.disk)
+                finish_swap(path, self.disk)
             self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
         except BaseException as problem:
             self.close()
@@ -150,7 +150,7 @@ class RunDirectory:
         """Inside, no other rank reads or writes what all share: run.json, which is read anew, and tasks.jsonl."""
         with self.locks.agreeing() if self.locks is not None else contextlib.nullcontext():
             if self.rank is not None:
-                finish(self.path, self.disk)
+                finish_swap(self.path, self.disk)
             if self.rank is not None and (self.path / MANIFEST).exists():
                 self.manifest = read_manifest(self.path)
             yield
@@ -347,19 +347,6 @@ def new_manifest(
         draws=list(draws),
         versions=versions(source),
     )
-
-
-def _make_directory(path: Path, disk: Disk) -> None:
-    """Make `path` and its missing parents, each durable in the one above it."""
-    there = path.is_dir()
-    if not path.parent.is_dir():
-        _make_directory(path.parent, disk)
-    path.mkdir(exist_ok=True)
-    try:
-        disk.sync_directory(path.parent)  # also for one that is there: its maker may have been killed before
-    except PermissionError:
-        if not there:
-            raise
 
 
 def _is_ours(name: str) -> bool:

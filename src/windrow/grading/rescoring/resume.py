@@ -21,7 +21,7 @@ from windrow.store.run_directory import (
     whole_sizes,
     with_generation,
 )
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class Start(NamedTuple):
@@ -85,7 +85,7 @@ class Done:
     """What a rescore has judged before it was cut short."""
 
     def __init__(self, reader: RunReader, mark: Rescore) -> None:
-        self._index = Index("I")
+        self._index = HashIndex("I")
         for place, head in reader.lines(decode_grading_head, name="scores"):
             if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
                 continue

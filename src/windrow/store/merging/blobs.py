@@ -24,7 +24,8 @@ def copy_blobs(
         except StoreError as problem:
             warn(f"left out: {problem}")
             continue
-        _make_folder(target.parent, disk)
+        if not target.parent.is_dir():
+            disk.make_directory(target.parent)
         disk.replace(target, data)
         copied()
 
@@ -34,11 +35,3 @@ def _names(folder: Path) -> Iterator[str]:
         name = file.parent.name + file.name
         if len(name) == NAME_CHARS and name.isalnum():
             yield name
-
-
-def _make_folder(path: Path, disk: Disk) -> None:
-    """With its parents, each durable in the one above it."""
-    if not path.is_dir():
-        _make_folder(path.parent, disk)
-        path.mkdir()
-        disk.sync_directory(path.parent)

@@ -22,7 +22,7 @@ from windrow.store.merging.inputs import Files, Input
 from windrow.store.merging.manifests import joined, missing_ranks, notes
 from windrow.store.merging.writing import TOLD, WRITE_BYTES, Writer
 from windrow.store.run_directory import MANIFEST, RunDirectory
-from windrow.util.directory_swap import Swap, is_unfinished
+from windrow.util.directory_swap import DirectorySwap, is_unfinished
 from windrow.util.disk import Disk
 
 Warn = Callable[[str], None]
@@ -129,7 +129,7 @@ class _Merge:
         self._scan = Scan(Files(), self._manifest, self._read, verdicts=verdicts)
 
     def run(self) -> Merged:
-        swap = Swap(self._path, self._disk)
+        swap = DirectorySwap(self._path, self._disk)
         try:
             for input in self._inputs:
                 self._scan.take(input)
