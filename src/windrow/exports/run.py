@@ -17,7 +17,7 @@ from windrow.exports.selection import Selection
 from windrow.records import Rollout
 from windrow.registry import resolve
 from windrow.store.reader import load
-from windrow.util.atomic_files import drafted
+from windrow.util.atomic_files import atomic_file
 
 # As texts, so that no format pays for the imports of another.
 BUILT_IN = {
@@ -71,8 +71,8 @@ def export(
     rollouts = load(run, attempts="all" if every else "final")
     path = exporter.place(Path(out), Path(run))
     with ExitStack() as stack:
-        file = stack.enter_context(drafted(path, overwrite=overwrite))
-        beside = [stack.enter_context(drafted(one, overwrite=overwrite)) for one in exporter.beside(path)]
+        file = stack.enter_context(atomic_file(path, overwrite=overwrite))
+        beside = [stack.enter_context(atomic_file(one, overwrite=overwrite)) for one in exporter.beside(path)]
         writer = exporter.open(file)
         exporter.begin(Path(run), beside)
         work = _Work(exporter, writer, selection, on_progress)

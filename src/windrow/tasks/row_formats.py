@@ -20,7 +20,7 @@ from windrow.identity import digest
 from windrow.records import Json
 from windrow.registry import integrations, load
 from windrow.tasks.rows import BadRow, Row, RowFile, Rows
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 WEB = "web"
 
@@ -219,9 +219,9 @@ class _Numbers:
     """The tasks that were numbered, each with its content and how many rows it has so far."""
 
     def __init__(self) -> None:
-        self._contents = Index()
+        self._contents = HashIndex()
         self._rows: dict[int, int] = {}
-        self._taken = Index("I")
+        self._taken = HashIndex("I")
         self._unnumbered = False
 
     def take(self, content: dict[str, Json], marks: Marks) -> bool:

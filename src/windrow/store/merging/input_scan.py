@@ -17,7 +17,7 @@ from windrow.store.merging.conflicts import Conflict, decode_conflict
 from windrow.store.merging.inputs import Files, Input, InputLine, Segment, lines_of
 from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, ByteRange, Versions, hashed
 from windrow.store.task_file import decode_known
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 NONE = 2**64 - 1
 MOST = 2**32 - 1
@@ -78,7 +78,9 @@ class Scan:
         self._read = read
         self._verdicts = verdicts
         self._runs = 0
-        self._attempts = Index("I")  # by run and attempt: the number of the version that stands in the run
+        self._attempts = HashIndex(
+            "I"
+        )  # by run and attempt: the number of the version that stands in the run
         self._bases = array("Q")  # of each verdict, one after the other: the versions that it is of
         self._starts = array("Q")  # by verdict: where its own begin
         self._strangers: dict[int, list[AttemptId]] = {}  # by verdict: what it is of, and is not in its run
