@@ -29,7 +29,7 @@ from windrow.errors import UsageError
 from windrow.grading.scorers import make_scorer
 from windrow.grading.user_functions import EnvGroupScorer
 from windrow.policies import Policy, check_sampling, make_policy
-from windrow.policies.capture import level_of
+from windrow.policies.capture import capture_level
 from windrow.policies.external import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Capture, Json
@@ -127,7 +127,7 @@ def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Comp
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
         toolbox=make_toolbox(run, functions, redactor),
-        capture=level_of(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
+        capture=capture_level(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
     )
 
 

@@ -43,7 +43,7 @@ class ForcedTokens(NamedTuple):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. `id`, `attempt` and `turn` name it; they are not part of what the model sees.
 
-    With `given`, nothing is sampled: the completion's tokens are those ids and the logprobs that the model gives them.
+    With `forced`, nothing is sampled: the completion's tokens are those ids and the logprobs that the model gives them.
     """
 
     messages: tuple[Message, ...]
@@ -54,9 +54,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     capture: Capture = "text"
     top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each place of the reply
-    given: ForcedTokens | None = None
+    forced: ForcedTokens | None = None
     route: Route | None = None  # the same for all calls of an episode
     new_connection: bool = False  # it goes over connections that were not used before
+
+    @property
+    def given(self) -> ForcedTokens | None:
+        """The former name of `forced`."""
+        return self.forced
 
     def encoded_messages(self, items: Items) -> list[bytes]:
         """For each message the `items` that a dialect sends for it, encoded; earlier calls' are not encoded again."""
@@ -130,7 +135,7 @@ class Policy:
     default_capture: Capture = "text"
     captures: frozenset[Capture] = frozenset({"none", "text"})  # what may be asked of it
     gives_top_logprobs: bool = False  # may be asked for the likeliest tokens at each place
-    scores_ids: bool = False  # may be sent requests with `given` ids
+    scores_ids: bool = False  # may be sent requests with `forced` ids
     reads_tool_calls: bool = True  # finds native tool calls in its replies
     needs: PolicyNeeds = PolicyNeeds()  # as of the last `open`
 

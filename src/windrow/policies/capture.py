@@ -31,7 +31,7 @@ def lower(a: Capture, b: Capture) -> Capture:
     return a if _RANK[a] <= _RANK[b] else b
 
 
-def level_of(asked: Capture | None, usual: Capture, *, top: int | None) -> Capture:
+def capture_level(asked: Capture | None, usual: Capture, *, top: int | None) -> Capture:
     """How much is kept: what was asked for, else the usual, which is at least logprobs where `top` are wanted."""
     if asked is None and top and not asks(usual, "logprobs"):
         return "logprobs"
@@ -48,7 +48,7 @@ def held(level: Capture, tokens: Tokens | None) -> Capture:
     return level if whole and aligned else lower(level, "logprobs")
 
 
-def given_tokens(prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float]) -> Tokens:
+def scored_tokens(prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float]) -> Tokens:
     """Ids that were scored, not sampled."""
     return _tokens(prompt, output, logprobs, "raw")
 

@@ -18,8 +18,8 @@ import msgspec
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
 from windrow.policies.base import Completion, Request
 from windrow.policies.dialects import DIALECTS, Dialect, scoring
-from windrow.policies.endpoint_failures import Unreachable, retry_after, transport_error
-from windrow.policies.endpoint_health import Health
+from windrow.policies.endpoint_failures import Unreachable, call_error_type, retry_after
+from windrow.policies.endpoint_health import EndpointHealth
 from windrow.policies.http_client import (
     CertificateError,
     ContentError,
@@ -28,7 +28,7 @@ from windrow.policies.http_client import (
     Response,
     http_client,
 )
-from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
+from windrow.policies.wire import UNDECODABLE, TokenizerReply, decode_models, decode_tokenizer_reply, encode
 from windrow.records import Json, Message
 from windrow.util.redaction import Redactor
 
@@ -66,7 +66,7 @@ class Endpoint:
         self.base_url = base_url.rstrip("/")
         self.dialect = dialect
         self.context_tokens = context_tokens  # of one episode, where it is known
-        self.health = Health()
+        self.health = EndpointHealth()
         self.in_flight = 0  # calls
         self.routes = 0  # rollouts that were sent here
         self._redactor = redactor
@@ -106,7 +106,7 @@ class Endpoint:
         except ContentError as problem:
             raise self._unusable(url, problem) from None
         except HttpError as problem:
-            raise transport_error(problem)(self._transport(problem), kind="transport") from None
+            raise call_error_type(problem)(self._transport(problem), kind="transport") from None
 
     def _unusable(self, url: str, problem: ContentError) -> PolicyError:
         text = f"{url} answered with {problem}, not {self.dialect.answers}"
@@ -114,7 +114,7 @@ class Endpoint:
 
     async def complete(self, request: Request, model: str) -> Completion:
         """One completion, in the endpoint's dialect, or in that of the same server which scores given ids."""
-        dialect = self.dialect if request.given is None else scoring(self.dialect)
+        dialect = self.dialect if request.forced is None else scoring(self.dialect)
         if dialect is None:
             raise PolicyError(
                 f"{self.base_url} cannot be asked as {self.dialect.name!r} how likely given ids are: serve the model "
@@ -132,14 +132,14 @@ class Endpoint:
             raise self._refusal(url, response)
         return response.body
 
-    async def tell(self, path: str, body: dict[str, Json]) -> Told:
+    async def ask_tokenizer(self, path: str, body: dict[str, Json]) -> TokenizerReply:
         """A question to the server beside the completions."""
         url = self.base_url.removesuffix("/v1") + path
         response = await self.send(url, body)
         if response.status != 200:
             raise self._refusal(url, response)
         try:
-            return decode_told(response.body)
+            return decode_tokenizer_reply(response.body)
         except UNDECODABLE as problem:
             raise self.bad_reply(path, str(problem)) from None
 
@@ -199,9 +199,9 @@ class Endpoint:
             except PolicyError as problem:
                 raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
         elif status == 404 or (400 <= status < 500 and "model" in self._shown(body).lower()):
-            known = self._redactor.text(f" It serves: {', '.join(models[:10])}.") if models else ""
+            served = self._redactor.text(f" It serves: {', '.join(models[:10])}.") if models else ""
             raise EndpointError(
-                f"model {model!r} is not known at {self.base_url}.{known} "
+                f"model {model!r} is not known at {self.base_url}.{served} "
                 f"It answered {status}: {self._shown(body)}"
             )
 
@@ -217,17 +217,17 @@ class Endpoint:
                 f"model {model!r} at {self.base_url} cannot be asked as {self.dialect.name!r}: {problem}"
             ) from None
 
-    async def look(self, path: str, timeout_s: float) -> dict[str, Any]:
+    async def get_object(self, path: str, timeout_s: float) -> dict[str, Any]:
         """The object that stands at a path of the server; an empty one where there is none."""
         assert self._client is not None
         url = self.base_url.removesuffix("/v1") + path
         try:
             async with asyncio.timeout(timeout_s):
                 response = await self._client.get(url, new_connection=True)
-            found = msgspec.json.decode(response.body) if response.status == 200 else {}
+            value = msgspec.json.decode(response.body) if response.status == 200 else {}
         except (HttpError, TimeoutError, *UNDECODABLE):
             return {}
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
 
     async def alive(self, timeout_s: float) -> bool:
         """Whether anyone answers there, and not with a server's error."""

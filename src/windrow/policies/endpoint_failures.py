@@ -15,7 +15,7 @@ class NotConnected(InfraError):
     """Nobody took the connection."""
 
 
-class Distrusted(InfraError):
+class UntrustedConnection(InfraError):
     """The connection was not made since it could not be trusted: no outage, which would pass."""
 
 
@@ -23,10 +23,10 @@ class Unreachable(EndpointError):
     """Nobody answers there. Another endpoint may do in its place."""
 
 
-def transport_error(problem: HttpError) -> type[InfraError]:
+def call_error_type(problem: HttpError) -> type[InfraError]:
     """The error of a call that one of the HTTP client's is."""
     if isinstance(problem, TlsError):
-        return Distrusted
+        return UntrustedConnection
     if isinstance(problem, StaleConnectionError):
         return StaleConnection
     return NotConnected if isinstance(problem, ConnectError) else InfraError

@@ -21,7 +21,7 @@ AVOID_S = 1.0  # after a failure another endpoint is preferred
 Clock = Callable[[], float]
 
 
-class Health:
+class EndpointHealth:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.troubled = False  # anything below is not as it was at first
         self.paused = False
@@ -48,8 +48,8 @@ class Health:
         self._refusals = 0 if connected else self._refusals + 1
         if len(self._rollouts) < ROLLOUTS:
             self._rollouts.add(rollout)
-        everyones = len(self._rollouts) >= ROLLOUTS or self._refusals >= REFUSALS
-        return self._failures >= FAILURES and everyones and not self.paused
+        affects_everyone = len(self._rollouts) >= ROLLOUTS or self._refusals >= REFUSALS
+        return self._failures >= FAILURES and affects_everyone and not self.paused
 
     def pause(self, reason: str) -> bool:
         """No calls until `resume` or an answer; True where this begins an outage."""
@@ -68,7 +68,7 @@ class Health:
     def resume(self) -> None:
         """It seems to be there again. Whether it is, the next calls will tell."""
         self.paused = False
-        self._begin_anew()
+        self._reset_failures()
 
     def answered(self) -> float | None:
         """A call was answered. The seconds that the endpoint was down, if it was."""
@@ -77,7 +77,7 @@ class Health:
         self.down_since = None
         self.avoid_until = 0.0
         self._pauses = 0
-        self._begin_anew()
+        self._reset_failures()
         return down_s
 
     def hold(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ class Health:
         self.held_until = max(self.held_until, self._clock() + seconds)
         self.spread_s = min(0.1 * seconds, 5.0)
 
-    def _begin_anew(self) -> None:
+    def _reset_failures(self) -> None:
         self._failures = 0
         self._rollouts.clear()
         self._refusals = 0

@@ -16,14 +16,14 @@ from windrow.errors import EndpointError, InfraError, OutageError, StaleConnecti
 from windrow.policies.base import Request, Route
 from windrow.policies.calls import MAX_RETRY_AFTER_S
 from windrow.policies.endpoint import Endpoint
-from windrow.policies.endpoint_failures import Distrusted, NotConnected, Unreachable
+from windrow.policies.endpoint_failures import NotConnected, Unreachable, UntrustedConnection
 from windrow.policies.endpoint_health import Clock
 
 TELL_WAIT_S = 10.0  # a wait that a server asks for is told when it is this long
-_NO_OUTAGE = (Distrusted, StaleConnection)
+_NO_OUTAGE = (UntrustedConnection, StaleConnection)
 
 
-class Pool:
+class EndpointPool:
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
@@ -47,19 +47,19 @@ class Pool:
         self._changed = asyncio.Event()
         self._watches: dict[Endpoint, asyncio.Task[None]] = {}
         self._unchecked: set[Endpoint] = set()
-        self._told_to_wait: set[Endpoint] = set()
+        self._wait_notified: set[Endpoint] = set()
 
     async def check(self) -> None:
         """Ask every endpoint whether it can serve the run: EndpointError where one cannot, or none answers.
 
         One that does not answer is left out until it does.
         """
-        found = await asyncio.gather(*(self._problem(endpoint) for endpoint in self.endpoints))
-        problems = [problem for problem in found if problem is not None]
+        problem_by_endpoint = await asyncio.gather(*(self._problem(endpoint) for endpoint in self.endpoints))
+        problems = [problem for problem in problem_by_endpoint if problem is not None]
         for problem in problems:
             if not isinstance(problem, Unreachable) or len(problems) == len(self.endpoints):
                 raise problem
-        for endpoint, missing in zip(self.endpoints, found, strict=True):
+        for endpoint, missing in zip(self.endpoints, problem_by_endpoint, strict=True):
             if missing is not None:
                 self._unchecked.add(endpoint)
                 self._notify(f"{missing} It is left out until it answers")
@@ -78,9 +78,9 @@ class Pool:
         if len(self.endpoints) == 1:
             return self.endpoints[0]
         now = self._clock()
-        kept = route.endpoint if route is not None else None
-        if isinstance(kept, Endpoint) and kept.health.available(now):
-            return kept
+        previous = route.endpoint if route is not None else None
+        if isinstance(previous, Endpoint) and previous.health.available(now):
+            return previous
         free = [endpoint for endpoint in self.endpoints if endpoint.health.available(now)]
         chosen = min(
             free or self.endpoints,
@@ -91,7 +91,7 @@ class Pool:
             route.endpoint = chosen
         return chosen
 
-    def may_go(self) -> bool:
+    def is_available(self) -> bool:
         """Whether some endpoint can be asked now."""
         if not self._trouble:
             return True
@@ -102,7 +102,7 @@ class Pool:
 
     async def wait(self) -> None:
         """Return when some endpoint can be asked; OutageError where all have been down for too long."""
-        while not self.may_go():
+        while not self.is_available():
             now = self._clock()
             held = [endpoint.health for endpoint in self.endpoints if not endpoint.health.paused]
             if held:
@@ -145,8 +145,8 @@ class Pool:
     def _hold(self, endpoint: Endpoint, problem: InfraError, seconds: float) -> None:
         self._trouble = True
         endpoint.health.hold(seconds)
-        if seconds >= TELL_WAIT_S and endpoint not in self._told_to_wait:
-            self._told_to_wait.add(endpoint)
+        if seconds >= TELL_WAIT_S and endpoint not in self._wait_notified:
+            self._wait_notified.add(endpoint)
             self._notify(f"calls wait {seconds:.0f} s, as the server asks: {problem}")
 
     def _pause(self, endpoint: Endpoint) -> None:
@@ -163,9 +163,9 @@ class Pool:
     def _watch(self, endpoint: Endpoint) -> None:
         self._trouble = True
         if endpoint not in self._watches:
-            self._watches[endpoint] = asyncio.create_task(self._look_after(endpoint))
+            self._watches[endpoint] = asyncio.create_task(self._watch_until_back(endpoint))
 
-    async def _look_after(self, endpoint: Endpoint) -> None:
+    async def _watch_until_back(self, endpoint: Endpoint) -> None:
         """Ask a paused endpoint now and then, one question at a time, until it answers. `close` ends it."""
         try:
             while endpoint.health.paused:

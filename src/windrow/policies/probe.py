@@ -91,7 +91,7 @@ def require_top(facts: Facts, top: int, where: str) -> None:
 async def identify(endpoint: Endpoint, timeout_s: float) -> tuple[str, str | None]:
     """The server in words, and the dialect that it speaks; None for one that does not say what it is."""
     version, sglang, llama = await asyncio.gather(
-        *(endpoint.look(path, timeout_s) for path in ("/version", "/get_server_info", "/props"))
+        *(endpoint.get_object(path, timeout_s) for path in ("/version", "/get_server_info", "/props"))
     )
     if "default_generation_settings" in llama:
         return f"llama.cpp {_word(llama.get('build_info'))}".strip(), "llamacpp"
@@ -148,8 +148,8 @@ async def _kind(endpoint: Endpoint, model: str, timeout_s: float) -> str | None:
     """`raw` where a temperature changes nothing of what the likeliest token's logprob is said to be."""
     if not isinstance(endpoint.dialect, OpenAIChat):
         return None
-    told = [await _likeliest(endpoint, model, temperature, timeout_s) for temperature in (1.0, 2.0)]
-    plain, scaled = told
+    logprobs = [await _likeliest(endpoint, model, temperature, timeout_s) for temperature in (1.0, 2.0)]
+    plain, scaled = logprobs
     if plain is None or scaled is None or plain > -SURE:
         return None
     if abs(plain - scaled) < SURE:

@@ -20,14 +20,14 @@ MISSING_LOGPROB = -9999.0  # what vLLM sends in the place of one it does not hav
 BY_ID = "token_id:"  # how vLLM spells a token when it is to tell ids
 
 
-class Likely(NamedTuple):
+class TopToken(NamedTuple):
     """One of the likeliest tokens at a place: its id, or its text where the server tells no id."""
 
     name: int | str
     logprob: float
 
 
-Place = Sequence[Likely]
+TopTokens = Sequence[TopToken]
 
 
 def by_id(token: str) -> int | str:
@@ -37,32 +37,38 @@ def by_id(token: str) -> int | str:
 
 
 def with_top(
-    tokens: Tokens | None, k: int, places: Sequence[Place | None] | None, sampled: Sequence[str] | None = None
+    tokens: Tokens | None,
+    k: int,
+    by_position: Sequence[TopTokens | None] | None,
+    sampled: Sequence[str] | None = None,
 ) -> Tokens | None:
     """`tokens` with the `k` likeliest of each place, where the server told of every place of the reply.
 
     `sampled` are the sampled tokens' texts, kept where the others are known by their text alone.
     """
-    if tokens is None or tokens.logprobs is None or not k or places is None:
+    if tokens is None or tokens.logprobs is None or not k or by_position is None:
         return tokens
-    if not places or len(places) * 4 != len(tokens.logprobs) or not all(places):
+    if not by_position or len(by_position) * 4 != len(tokens.logprobs) or not all(by_position):
         return tokens
-    best = [_best(place or (), k) for place in places]
+    best = [_best(candidates or (), k) for candidates in by_position]
     return msgspec.structs.replace(tokens, top=_packed(best, k, sampled))
 
 
-def _best(place: Place, k: int) -> list[Likely]:
-    told = [likely for likely in place if likely.logprob > MISSING_LOGPROB]
-    return sorted(told, key=lambda likely: -likely.logprob)[:k]
+def _best(candidates: TopTokens, k: int) -> list[TopToken]:
+    present = [likely for likely in candidates if likely.logprob > MISSING_LOGPROB]
+    return sorted(present, key=lambda likely: -likely.logprob)[:k]
 
 
-def _packed(places: list[list[Likely]], k: int, sampled: Sequence[str] | None) -> dict[str, Json]:
-    logprobs = [likely.logprob for place in places for likely in _filled(place, k, -1)]
+def _packed(by_position: list[list[TopToken]], k: int, sampled: Sequence[str] | None) -> dict[str, Json]:
+    logprobs = [likely.logprob for candidates in by_position for likely in _filled(candidates, k, -1)]
     packed: dict[str, Json] = {"k": k, "logprobs": _text(struct.pack(f"<{len(logprobs)}f", *logprobs))}
-    if all(isinstance(likely.name, int) for place in places for likely in place):
-        ids = [likely.name for place in places for likely in _filled(place, k, -1)]
+    if all(isinstance(likely.name, int) for candidates in by_position for likely in candidates):
+        ids = [likely.name for candidates in by_position for likely in _filled(candidates, k, -1)]
         return {**packed, "ids": _text(struct.pack(f"<{len(ids)}i", *ids))}
-    texts = [[_spelled(likely.name) for likely in place] + [None] * (k - len(place)) for place in places]
+    texts = [
+        [_spelled(likely.name) for likely in candidates] + [None] * (k - len(candidates))
+        for candidates in by_position
+    ]
     return {**packed, "texts": texts, **({"sampled": list(sampled)} if sampled is not None else {})}
 
 
@@ -71,8 +77,8 @@ def _spelled(name: int | str) -> str:
     return name if isinstance(name, str) else f"{BY_ID}{name}"
 
 
-def _filled(place: list[Likely], k: int, nothing: int) -> list[Likely]:
-    return place + [Likely(nothing, -math.inf)] * (k - len(place))
+def _filled(candidates: list[TopToken], k: int, nothing: int) -> list[TopToken]:
+    return candidates + [TopToken(nothing, -math.inf)] * (k - len(candidates))
 
 
 def _text(raw: bytes) -> str:

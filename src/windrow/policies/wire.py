@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from windrow.policies.top_logprobs import Likely, by_id
+from windrow.policies.top_logprobs import TopToken, by_id
 from windrow.records import Call, Json, Message, Usage
 
 Read = TypeVar("Read")
@@ -19,7 +19,7 @@ Read = TypeVar("Read")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # as wide as a record keeps them
 Logprob = Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]
-NOT_TOLD = msgspec.Raw(b"null")
+ABSENT = msgspec.Raw(b"null")
 
 
 class Function(msgspec.Struct, gc=False):
@@ -40,7 +40,7 @@ class WireMessage(msgspec.Struct, gc=False):
     tool_calls: list[WireCall] | None = None
 
     @property
-    def said(self) -> str | None:
+    def text(self) -> str | None:
         """The text of the reply: its content, joined where it comes in parts; else its refusal."""
         if isinstance(self.content, list):
             return "".join(str(part.get("text", "")) for part in self.content)
@@ -62,29 +62,29 @@ class Logprobs(msgspec.Struct, gc=False):
     content: list[Sampled] | None = None
 
 
-class _Likely(msgspec.Struct, gc=False):
+class _TopToken(msgspec.Struct, gc=False):
     logprob: Logprob
     token: str = ""
     id: TokenId | None = None
     token_id: TokenId | None = None
 
 
-class Likeliest(_Likely, gc=False):
+class SampledWithTop(_TopToken, gc=False):
     """A sampled token, and the likeliest ones in its place."""
 
-    top_logprobs: list[_Likely] | None = None
+    top_logprobs: list[_TopToken] | None = None
 
 
-class _Places(msgspec.Struct, gc=False):
-    content: list[Likeliest] | None = None
+class _TopLogprobs(msgspec.Struct, gc=False):
+    content: list[SampledWithTop] | None = None
 
 
-class _Told(msgspec.Struct, gc=False):
-    logprobs: _Places | None = None
+class _TopChoice(msgspec.Struct, gc=False):
+    logprobs: _TopLogprobs | None = None
 
 
-class _Likelies(msgspec.Struct, gc=False):
-    choices: list[_Told]
+class _TopReply(msgspec.Struct, gc=False):
+    choices: list[_TopChoice]
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -93,7 +93,7 @@ class Choice(msgspec.Struct, gc=False):
     logprobs: Logprobs | None = None
     token_ids: list[TokenId] | None = None
     response_token_ids: list[TokenId] | None = None
-    prompt_token_ids: msgspec.Raw = NOT_TOLD
+    prompt_token_ids: msgspec.Raw = ABSENT
 
     @property
     def entries(self) -> list[Sampled] | None:
@@ -126,7 +126,7 @@ class Reply(msgspec.Struct, gc=False):
     choices: list[Choice]
     usage: WireUsage | None = None
     model: str | None = None
-    prompt_token_ids: msgspec.Raw = NOT_TOLD
+    prompt_token_ids: msgspec.Raw = ABSENT
 
 
 class CheckedChoice(Choice, gc=False):
@@ -140,7 +140,7 @@ class CheckedReply(Reply, gc=False):
     prompt_token_ids: list[TokenId] | None = None  # type: ignore[assignment]
 
 
-class Told(msgspec.Struct, gc=False):
+class TokenizerReply(msgspec.Struct, gc=False):
     """What servers answer beside completions: each has some of it."""
 
     tokens: list[TokenId] | None = None  # of /tokenize
@@ -160,8 +160,8 @@ class _Models(msgspec.Struct):
 encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(Reply).decode
 _decode_checked = msgspec.json.Decoder(CheckedReply).decode
-_decode_likelies = msgspec.json.Decoder(_Likelies).decode
-decode_told = msgspec.json.Decoder(Told).decode
+_decode_top = msgspec.json.Decoder(_TopReply).decode
+decode_tokenizer_reply = msgspec.json.Decoder(TokenizerReply).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 # What decoding may raise for bytes that are no reply.
@@ -172,7 +172,7 @@ def decode_reply(body: bytes) -> Reply:
     try:
         return _decode_reply(body)
     except UNDECODABLE:
-        return _as_told(check_reply(body))
+        return _with_raw_ids(check_reply(body))
 
 
 def check_reply(body: bytes) -> CheckedReply:
@@ -180,7 +180,7 @@ def check_reply(body: bytes) -> CheckedReply:
     return _decoded(body, _decode_checked, CheckedReply)
 
 
-def _as_told(reply: CheckedReply) -> Reply:
+def _with_raw_ids(reply: CheckedReply) -> Reply:
     """A reply whose ids were decoded, as one whose ids were not."""
     reply.prompt_token_ids = msgspec.Raw(encode(reply.prompt_token_ids))  # type: ignore[assignment]
     for choice in reply.choices:
@@ -201,34 +201,37 @@ def _decoded(body: bytes, decode: Callable[[bytes], Read], kind: type[Read]) -> 
         return msgspec.convert(json.loads(body), kind)
 
 
-def likeliest(body: bytes) -> tuple[list[list[Likely]], list[str]] | None:
+def likeliest(body: bytes) -> tuple[list[list[TopToken]], list[str]] | None:
     """The likeliest tokens at each place of a reply, and the sampled ones' texts; None where it tells of none.
 
     It is a decoding of its own: a reply that was not asked for them is not held to their form.
     """
-    logprobs = _decoded(body, _decode_likelies, _Likelies).choices[0].logprobs
+    logprobs = _decoded(body, _decode_top, _TopReply).choices[0].logprobs
     content = logprobs.content if logprobs is not None else None
-    return None if content is None else likeliest_of(content)
+    return None if content is None else top_tokens_of(content)
 
 
-def likeliest_of(content: list[Likeliest]) -> tuple[list[list[Likely]], list[str]]:
-    found = [[Likely(_name(one), one.logprob) for one in place.top_logprobs or ()] for place in content]
-    return found, [place.token for place in content]
+def top_tokens_of(content: list[SampledWithTop]) -> tuple[list[list[TopToken]], list[str]]:
+    top_tokens = [
+        [TopToken(_token_name(token), token.logprob) for token in entry.top_logprobs or ()]
+        for entry in content
+    ]
+    return top_tokens, [entry.token for entry in content]
 
 
-def _name(one: _Likely) -> int | str:
+def _token_name(token: _TopToken) -> int | str:
     """The id, wherever the server puts it, else the text."""
-    number = one.id if one.id is not None else one.token_id
-    return by_id(one.token) if number is None else number
+    number = token.id if token.id is not None else token.token_id
+    return by_id(token.token) if number is None else number
 
 
 def decode_object(text: str) -> dict[str, Json] | None:
     """The object that a text is, if it is one."""
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except UNDECODABLE:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def decode_models(body: bytes) -> list[str]:

@@ -103,7 +103,7 @@ async def test_any_ids_are_scored_as_if_they_had_been_sampled_also_parts_of_char
     try:
         [endpoint] = policy.endpoints
         asked = {"content": "Fine, 😀 naïve 日本", "add_special": False, "parse_special": True}
-        ids = [*((await endpoint.tell("/tokenize", asked)).tokens or ()), 2]
+        ids = [*((await endpoint.ask_tokenizer("/tokenize", asked)).tokens or ()), 2]
         completion = await policy.complete(given(ids, "Fine, 😀 naïve 日本"))
         assert completion.tokens is not None
         found = floats_of(completion.tokens.logprobs or b"")
