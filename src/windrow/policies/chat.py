@@ -19,6 +19,8 @@ from windrow.util.redaction import Redactor, api_key
 
 
 class ChatPolicy(Policy):
+    """Sends each request to one of its endpoints; calls wait for rate limits and outages in `hold`."""
+
     name = "chat"
     context_tokens: int | None = None  # of one episode, where it is known
 
@@ -78,7 +80,7 @@ class ChatPolicy(Policy):
             require_top(facts, needs.top_logprobs, endpoint.base_url)
 
     async def _identify(self, endpoint: Endpoint) -> None:
-        """Find out what an endpoint is that is to score ids, where it was not named."""
+        """Set the dialect of an endpoint that is to score ids, where the configuration names none."""
         if endpoint not in self._identified:
             _, name = await identify(endpoint, self._probe_timeout_s)
             endpoint.dialect = DIALECTS[name or "openai"]
@@ -101,7 +103,7 @@ class ChatPolicy(Policy):
 
     @property
     def where(self) -> str:
-        """The URLs that are asked."""
+        """The base URLs, for messages."""
         return ", ".join(endpoint.base_url for endpoint in self._pool.endpoints)
 
     async def open(self, needs: PolicyNeeds | None = None) -> None:
@@ -123,7 +125,7 @@ class ChatPolicy(Policy):
         return None if turn is None else self._held(turn)
 
     async def _held(self, turn: Awaitable[None] | None) -> None:
-        """Until it is this call's turn and an endpoint may be asked."""
+        """Wait until it is this call's turn and an endpoint is available."""
         while True:
             if turn is not None:
                 await turn
@@ -162,7 +164,7 @@ class ChatPolicy(Policy):
         return completion
 
     async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
-        """A raw request to the first endpoint: its status and its answer."""
+        """Send a raw request to the first endpoint; return its status and its answer."""
         endpoint = self._pool.endpoints[0].on_new_connections()
         response = await endpoint.send(endpoint.url, body)
         return response.status, response.body

@@ -1,4 +1,4 @@
-"""What an endpoint can do, found out by asking it: a handful of short calls."""
+"""What an endpoint can do, found out with a handful of short calls: `windrow doctor`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOOL = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at; `ok` is None where it is neither good nor bad."""
+    """The result of one check; `ok` is None where it is neither good nor bad."""
 
     name: str
     ok: bool | None
@@ -76,7 +76,7 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
 
 
 async def _tokens(policy: ChatPolicy) -> list[Finding]:
-    """How exactly its replies can be kept."""
+    """Which capture level its replies reach."""
     needs = PolicyNeeds(capture="tokens", top_logprobs=TOP)
     facts = await policy.facts(policy.endpoints[0], needs)
     reached = facts.reached or "text"
@@ -101,7 +101,7 @@ async def _seeds(policy: ChatPolicy) -> Finding:
 
 
 async def _ask(policy: ChatPolicy, options: dict[str, Json]) -> dict[str, Any] | str:
-    """The reply's JSON, or what went wrong."""
+    """The reply's JSON, or a message that says what went wrong."""
     body = {"model": policy.model, "messages": [{"role": "user", "content": "What is 2 + 3?"}], **options}
     try:
         status, reply = await policy.post(body)
@@ -122,7 +122,7 @@ def _choice(reply: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """What a server sent in the place of an object, or an empty one."""
+    """`value` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 

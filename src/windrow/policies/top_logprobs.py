@@ -1,7 +1,7 @@
-"""The likeliest tokens at each place of a reply (`--top-logprobs K`), packed as `Tokens.top`.
+"""The likeliest tokens at each position of a reply (`--top-logprobs K`), packed as `Tokens.top`.
 
-K of them a place, the likeliest first, by id where the server tells ids, else by their text. A place with fewer is filled
-up with −1 (null for text) and a logprob of −inf: no token, no probability.
+There are K per position, the likeliest first, by id where the server gives ids, else by text. A position with fewer is
+padded with −1 (null for text) and a logprob of −inf: no token, no probability.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 
 from windrow.records import Json, Tokens
 
-MISSING_LOGPROB = -9999.0  # what vLLM sends in the place of one it does not have
-BY_ID = "token_id:"  # how vLLM spells a token when it is to tell ids
+MISSING_LOGPROB = -9999.0  # vLLM's placeholder for a logprob that it does not have
+BY_ID = "token_id:"  # vLLM's prefix for a token that is written as its id
 
 
 class TopToken(NamedTuple):
-    """One of the likeliest tokens at a place: its id, or its text where the server tells no id."""
+    """One of the likeliest tokens at a position: its id, or its text where the server gives no id."""
 
     name: int | str
     logprob: float
@@ -31,7 +31,7 @@ TopTokens = Sequence[TopToken]
 
 
 def by_id(token: str) -> int | str:
-    """The id that vLLM spells as a token; another token as it is."""
+    """The id of a token that vLLM wrote as an id; any other token as it is."""
     number = token.removeprefix(BY_ID)
     return int(number) if number != token and number.isdecimal() and int(number) < 2**31 else token
 
@@ -42,9 +42,9 @@ def with_top(
     by_position: Sequence[TopTokens | None] | None,
     sampled: Sequence[str] | None = None,
 ) -> Tokens | None:
-    """`tokens` with the `k` likeliest of each place, where the server told of every place of the reply.
+    """`tokens` with the `k` likeliest at each position, where the server gave some for every position.
 
-    `sampled` are the sampled tokens' texts, kept where the others are known by their text alone.
+    `sampled` are the sampled tokens' texts, recorded where the likeliest have texts and no ids.
     """
     if tokens is None or tokens.logprobs is None or not k or by_position is None:
         return tokens
@@ -73,7 +73,7 @@ def _packed(by_position: list[list[TopToken]], k: int, sampled: Sequence[str] | 
 
 
 def _spelled(name: int | str) -> str:
-    """A token's text; of one that has an id while others have none, as vLLM spells it."""
+    """A token's text; an id is written as vLLM writes it, for positions where only some tokens have one."""
     return name if isinstance(name, str) else f"{BY_ID}{name}"
 
 

@@ -1,6 +1,6 @@
-"""The OpenAI dialect as it goes over the wire: typed structs for what comes back, plain values for what is sent.
+"""The OpenAI wire format: typed structs for replies, plain values for requests.
 
-Structs of a reply are made by the thousand (one a token) and hold no cycles: they stay out of the garbage collector.
+Replies have thousands of structs (one per token), which hold no cycles: they stay out of the garbage collector.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _TopToken(msgspec.Struct, gc=False):
 
 
 class SampledWithTop(_TopToken, gc=False):
-    """A sampled token, and the likeliest ones in its place."""
+    """A sampled token, and the likeliest tokens at its position."""
 
     top_logprobs: list[_TopToken] | None = None
 
@@ -97,7 +97,7 @@ class Choice(msgspec.Struct, gc=False):
 
     @property
     def entries(self) -> list[Sampled] | None:
-        """The sampled tokens, as far as the server speaks of them."""
+        """The sampled tokens that the server lists; None where it lists none."""
         return self.logprobs.content if self.logprobs else None
 
 
@@ -121,7 +121,7 @@ class WireUsage(msgspec.Struct, gc=False):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """A chat completion. The ids of prompts are left as they came, for `promptids.py` to read."""
+    """A chat completion. The ids of prompts stay undecoded, for `prompt_ids.py` to read."""
 
     choices: list[Choice]
     usage: WireUsage | None = None
@@ -134,14 +134,14 @@ class CheckedChoice(Choice, gc=False):
 
 
 class CheckedReply(Reply, gc=False):
-    """A reply that is decoded whole."""
+    """A reply whose prompt ids are decoded too."""
 
     choices: list[CheckedChoice]  # type: ignore[assignment]
     prompt_token_ids: list[TokenId] | None = None  # type: ignore[assignment]
 
 
 class TokenizerReply(msgspec.Struct, gc=False):
-    """What servers answer beside completions: each has some of it."""
+    """An answer of a server's tokenizer or chat template: each route fills some of the fields."""
 
     tokens: list[TokenId] | None = None  # of /tokenize
     content: str | None = None  # of llama.cpp's /detokenize
@@ -164,7 +164,7 @@ _decode_top = msgspec.json.Decoder(_TopReply).decode
 decode_tokenizer_reply = msgspec.json.Decoder(TokenizerReply).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
-# What decoding may raise for bytes that are no reply.
+# The errors that decoding raises for bytes that are not a reply.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
@@ -176,12 +176,12 @@ def decode_reply(body: bytes) -> Reply:
 
 
 def check_reply(body: bytes) -> CheckedReply:
-    """The reply with all ids decoded; raises what is wrong with it, if anything is."""
+    """The reply with all ids decoded; raises the decoding error of the first thing that is wrong."""
     return _decoded(body, _decode_checked, CheckedReply)
 
 
 def _with_raw_ids(reply: CheckedReply) -> Reply:
-    """A reply whose ids were decoded, as one whose ids were not."""
+    """A reply whose prompt ids were decoded, with these ids as raw JSON again."""
     reply.prompt_token_ids = msgspec.Raw(encode(reply.prompt_token_ids))  # type: ignore[assignment]
     for choice in reply.choices:
         choice.prompt_token_ids = msgspec.Raw(encode(choice.prompt_token_ids))  # type: ignore[assignment]
@@ -202,9 +202,9 @@ def _decoded(body: bytes, decode: Callable[[bytes], Read], kind: type[Read]) -> 
 
 
 def likeliest(body: bytes) -> tuple[list[list[TopToken]], list[str]] | None:
-    """The likeliest tokens at each place of a reply, and the sampled ones' texts; None where it tells of none.
+    """The likeliest tokens at each position of a reply, and the sampled tokens' texts; None where it lists none.
 
-    It is a decoding of its own: a reply that was not asked for them is not held to their form.
+    They are decoded separately, so that a reply that was not asked for them is not held to their form.
     """
     logprobs = _decoded(body, _decode_top, _TopReply).choices[0].logprobs
     content = logprobs.content if logprobs is not None else None
@@ -226,7 +226,7 @@ def _token_name(token: _TopToken) -> int | str:
 
 
 def decode_object(text: str) -> dict[str, Json] | None:
-    """The object that a text is, if it is one."""
+    """The JSON object in `text`; None where it is not one."""
     try:
         value = msgspec.json.decode(text)
     except UNDECODABLE:
@@ -240,7 +240,7 @@ def decode_models(body: bytes) -> list[str]:
 
 
 def wire_message(message: Message) -> dict[str, Json]:
-    """A message as the endpoint takes it: what the record calls it, without what only the record needs."""
+    """A message as the endpoint takes it, without the fields that only the record has."""
     wire: dict[str, Json] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         wire["tool_calls"] = [

@@ -55,7 +55,7 @@ class OpenAIChat(Dialect):
         return body
 
     def top_options(self, k: int) -> dict[str, Json]:
-        """How the `k` likeliest tokens of each place are asked for."""
+        """The options that ask for the `k` likeliest tokens at each position."""
         return {"top_logprobs": k}
 
     def read(self, answer: bytes, request: Request) -> Completion:
@@ -64,7 +64,7 @@ class OpenAIChat(Dialect):
         return self.completed(reply, self.with_top(tokens, answer, request), reached)
 
     def decoded(self, answer: bytes, request: Request) -> tuple[Reply, bytes | None]:
-        """The reply, and the ids of its prompt, where the server tells them and has counted as many."""
+        """The reply, and its prompt's ids where the server sends them and its count of them agrees."""
         reply = decode_reply(answer)
         prompt_field = self.prompt_field(reply)
         fields = [reply.prompt_token_ids, *[choice.prompt_token_ids for choice in reply.choices]]
@@ -78,7 +78,7 @@ class OpenAIChat(Dialect):
         return None
 
     def with_top(self, tokens: Tokens | None, answer: bytes, request: Request) -> Tokens | None:
-        """The tokens with the likeliest of each place, where these are asked for and told."""
+        """The tokens with the likeliest at each position, where the request asked for them and the reply has them."""
         top = likeliest(answer) if request.top_logprobs and tokens is not None else None
         return tokens if top is None else with_top(tokens, request.top_logprobs, *top)
 
@@ -97,7 +97,7 @@ class OpenAIChat(Dialect):
         )
 
     def tokens(self, reply: Reply, prompt: bytes | None, capture: Capture) -> tuple[Tokens | None, Capture]:
-        """What the reply says of its tokens, and the level that this reaches."""
+        """The tokens in the reply, and the level that they reach."""
         choice = reply.choices[0]
         output, logprobs = self.output(choice), logprobs_of(choice)
         return packed(capture, prompt=prompt, output=output, logprobs=logprobs, kind=self.logprob_kind)
@@ -145,7 +145,7 @@ def counts_agree(reply: Reply, prompt: bytes | None) -> bool:
 
 
 def logprobs_of(choice: Choice) -> Sequence[float] | None:
-    """A logprob for each sampled token the server speaks of; None where one of them is only a placeholder."""
+    """One logprob per sampled token that the server lists; None where one of them is only a placeholder."""
     entries = choice.entries
     if entries is None:
         return None
