@@ -91,7 +91,7 @@ def given(output: list[int], text: str | None) -> Request:
         attempt=1,
         turn=0,
         capture="tokens",
-        given=ForcedTokens([1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198], output, text),
+        forced=ForcedTokens([1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198], output, text),
     )
 
 
