@@ -55,6 +55,7 @@ def find_env(name: str) -> type[BaseEnv]:
         "tool": ToolUse,
         "rubric": Rubric,
         "preference": Preference,
+        "web": "windrow.envs.web.env:WebEnv",  # a text: imported only by runs that use it
     }
     part = resolve("env", name, built_in)
     if not (isinstance(part, type) and issubclass(part, BaseEnv)):

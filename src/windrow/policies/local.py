@@ -109,6 +109,6 @@ def _xllamacpp() -> Any:
         import xllamacpp
     except ImportError:
         raise UsageError(
-            "--model local needs the extra 'local'; type: pip install 'windrow[local]'"
+            "--model local needs the extra 'local'; type: pip install 'windrow-rl[local]'"
         ) from None
     return xllamacpp

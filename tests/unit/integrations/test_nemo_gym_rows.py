@@ -13,7 +13,7 @@ from windrow.agents import InputMessage, ModelTurn
 from windrow.engine.external_episode import record_pieces
 from windrow.engine.recorder import Recorder
 from windrow.integrations.nemo_gym.items import read_output
-from windrow.integrations.nemo_gym.patches import applied, difference
+from windrow.integrations.nemo_gym.json_differences import applied, difference
 from windrow.integrations.nemo_gym.results import read_result, result_row, with_answer
 from windrow.integrations.nemo_gym.rows import (
     is_row,

@@ -20,7 +20,7 @@ from windrow.integrations.nemo_gym.items import (
     said_items,
     token_fields,
 )
-from windrow.integrations.nemo_gym.patches import Difference, applied, difference
+from windrow.integrations.nemo_gym.json_differences import Difference, applied, difference
 from windrow.integrations.nemo_gym.rows import (
     AGENT,
     FAILURE_CLASS,
@@ -31,7 +31,7 @@ from windrow.integrations.nemo_gym.rows import (
     params_of,
     with_sampling,
 )
-from windrow.integrations.nemo_gym.usages import read_usage, shared, written_usage
+from windrow.integrations.nemo_gym.usage import read_usage, shared, written_usage
 from windrow.policies.capture import held
 from windrow.records import ErrorRecord, Json, Message, Owner, Rollout, Turn
 from windrow.util.token_contexts import prompt_ids
