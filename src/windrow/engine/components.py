@@ -25,7 +25,7 @@ from windrow.envs.scoring import AnyScorer
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
 from windrow.policies import Policy, check_sampling, make_policy
-from windrow.policies.capture import level_of
+from windrow.policies.capture import capture_level
 from windrow.policies.external import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Capture, Json
@@ -100,7 +100,7 @@ def make_components(
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
         toolbox=make_toolbox(run, functions, redactor),
-        capture=level_of(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
+        capture=capture_level(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
     )
 
 

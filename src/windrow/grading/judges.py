@@ -207,7 +207,7 @@ class Hearing:
             turn=0,
             capture="tokens",
             top_logprobs=top,
-            given=given,
+            forced=given,
         )
         with self._call():
             found = await self._judges.completion(model, request)
