@@ -116,10 +116,10 @@ def fold(rollout: R, gradings: Sequence[Grading], *, active: str | None, expecte
     )
 
 
-def _taught(turns: Sequence[Turn], found: Mapping[int, TeacherTokens]) -> tuple[Turn, ...]:
+def _taught(turns: Sequence[Turn], teacher_by_turn: Mapping[int, TeacherTokens]) -> tuple[Turn, ...]:
     """The turns with what a teacher says of their ids."""
     taught = list(turns)
-    for number, teacher in found.items():
+    for number, teacher in teacher_by_turn.items():
         tokens = taught[number].tokens if 0 <= number < len(taught) else None
         if tokens is not None and len(teacher.logprobs) == len(tokens.output):
             tokens = msgspec.structs.replace(tokens, teacher=teacher)
@@ -138,11 +138,13 @@ def missing_scorers(
     """The scorers whose verdict a folded rollout lacks."""
     if rollout.status not in GRADABLE or rollout.opponent:
         return ()
-    given = _given(rollout.scores, gradings)
-    return tuple(name for name in expected if name not in given)
+    answered = _scorers_that_answered(rollout.scores, gradings)
+    return tuple(name for name in expected if name not in answered)
 
 
-def _given(scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]) -> set[str | None]:
+def _scorers_that_answered(
+    scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]
+) -> set[str | None]:
     """The scorers that have spoken: those that gave a score, and those whose latest grading did not fail."""
     spoken: set[str | None] = set()
     for grading in gradings:
@@ -165,9 +167,9 @@ def _grade(
     """The grade, and the error that stands in its way. `inline`: the line's own scoring counts."""
     if rollout.grade == "failed" and rollout.error is not None and rollout.error.owner == "env":
         return "failed", rollout.error  # only running the episode again can give the environment's own score
-    given = _given(scores, gradings)
+    answered = _scorers_that_answered(scores, gradings)
     for name in expected:
-        if name not in given:
+        if name not in answered:
             error = _error_of(name, gradings) or (rollout.error if inline else None)
             return ("failed", error) if error else ("pending", None)
     if scores or any(turn.reward is not None for turn in rollout.turns):

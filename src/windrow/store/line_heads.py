@@ -99,9 +99,11 @@ _first_attempt = re.compile(rb'\{"v":%d,"id":"([^"\\]+)","attempt":1,' % SCHEMA_
 def check(line: bytes) -> None:
     """Raise one of NOT_A_LINE for what a partial decode would not notice: another version, text that is not UTF-8."""
     if not line.startswith(_OWN_VERSION):
-        found = _decode_version(line).v
-        if found > SCHEMA_VERSION:
-            raise msgspec.ValidationError(f"written by a newer windrow (schema {found}): upgrade to read it")
+        version = _decode_version(line).v
+        if version > SCHEMA_VERSION:
+            raise msgspec.ValidationError(
+                f"written by a newer windrow (schema {version}): upgrade to read it"
+            )
     if not line.isascii():
         line.decode()
 
@@ -225,11 +227,11 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
     for lines in batches():
         names: list[bytes] = []
         for line in lines:
-            found = _plain(line)
-            if found is None:
+            match = _plain(line)
+            if match is None:
                 return None
-            if found[2] == b"1" and found[1] not in best:
-                names.append(found[1])
+            if match[2] == b"1" and match[1] not in best:
+                names.append(match[1])
             else:
                 _enter(best, line, firsts)
         firsts.update(names)

@@ -77,18 +77,18 @@ def generations_of(manifest: Manifest) -> list[Fingerprint]:
 
 def next_generation(manifest: Manifest, grading: Fingerprint) -> Fingerprint:
     """A generation of this grading that the run does not have yet."""
-    number = max((known.generation for known in generations_of(manifest)), default=0) + 1
+    number = max((generation.generation for generation in generations_of(manifest)), default=0) + 1
     return msgspec.structs.replace(grading, generation=number)
 
 
 def with_generation(manifest: Manifest, generation: Fingerprint | None, *, active: bool = True) -> Manifest:
     """The manifest with one generation more, if it is new, which is made the active one."""
-    known = generations_of(manifest)
-    new = [generation] if generation is not None and generation not in known else []
+    generations = generations_of(manifest)
+    new = [generation] if generation is not None and generation not in generations else []
     return msgspec.structs.replace(
         manifest,
         grading=generation if active else manifest.grading,
-        generations=[*known, *new],
+        generations=[*generations, *new],
     )
 
 
@@ -121,7 +121,7 @@ def write_manifest(path: Path, manifest: Manifest, disk: Disk) -> None:
 
 def versions(source: str) -> dict[str, str]:
     """Of what the records depend on beside us; also of the package that a source comes from, where it is another's."""
-    found = {
+    versions_by_name = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "msgspec": msgspec.__version__,
@@ -131,10 +131,10 @@ def versions(source: str) -> dict[str, str]:
         from importlib.metadata import PackageNotFoundError, version  # only when needed: it reads files
 
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
             pass  # the name is the user's own, given with --source
-    return found
+    return versions_by_name
 
 
 def new_manifest(

@@ -83,10 +83,10 @@ class Scan:
         self._starts = array("Q")  # by verdict: where its own begin
         self._strangers: dict[int, list[AttemptId]] = {}  # by verdict: what it is of, and is not in its run
         self._scorers = {
-            (known.hash, known.generation): {
-                entry["name"]: place for place, entry in enumerate(known.of.get("scorers") or ())
+            (generation.hash, generation.generation): {
+                entry["name"]: position for position, entry in enumerate(generation.of.get("scorers") or ())
             }
-            for known in generations_of(joined)
+            for generation in generations_of(joined)
         }
 
     def take(self, input: Input) -> None:
@@ -191,16 +191,16 @@ class Scan:
         return {"tasks": self._task, "judgements": self._judgement, "scores": self._grading}[log]
 
     def _conflict(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
-        found: Conflict = decode_conflict(text)
-        texts = [bytes(line) for line in found.lines]
+        conflict: Conflict = decode_conflict(text)
+        texts = [bytes(line) for line in conflict.lines]
         if not texts:
             raise msgspec.ValidationError("it has no lines")
-        if found.log == "rollouts":
+        if conflict.log == "rollouts":
             self._rollout(run, [decode_member(line) for line in texts], texts, byte_range, ASIDE)
-        elif found.log in ("tasks", "judgements", "scores"):
-            self._adder(found.log)(run, texts[0], byte_range, ASIDE | found.flags)
+        elif conflict.log in ("tasks", "judgements", "scores"):
+            self._adder(conflict.log)(run, texts[0], byte_range, ASIDE | conflict.flags)
         else:
-            raise msgspec.ValidationError(f"it is of a log that is not known: {found.log}")
+            raise msgspec.ValidationError(f"it is of a log that is not known: {conflict.log}")
 
     def _rollout(
         self, run: int, heads: list[MemberHead], texts: list[bytes], byte_range: ByteRange, flags: int
@@ -228,7 +228,7 @@ class Scan:
 
     def _grading(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
         head = _decode_grading(text)
-        known = self._scorers.get((head.fingerprint, head.generation), {})
+        scorer_order = self._scorers.get((head.fingerprint, head.generation), {})
         together = any(id != head.unit for id, _ in head.members)
         latest_first = bytes(255 - byte for byte in struct.pack(">d", max(0.0, head.graded_at)))
         number = self.scores.add(
@@ -236,7 +236,7 @@ class Scan:
             rank=bytes([bytes(head.error) != b"null"]) + latest_first,
             digest=hashed(text),
             order=_GRADING_ORDER.pack(
-                max(0, min(head.generation, 0xFFFF)), together, known.get(head.scorer, 0xFFFF)
+                max(0, min(head.generation, 0xFFFF)), together, scorer_order.get(head.scorer, 0xFFFF)
             ),
             flags=flags,
             run=run,
@@ -264,11 +264,11 @@ class Scan:
         )
 
     def _task(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
-        found = decode_known(text)
-        if not bytes(found.data).startswith(b"{"):
+        task = decode_known(text)
+        if not bytes(task.data).startswith(b"{"):
             raise msgspec.ValidationError("its row is no object")
-        index = max(0, min(found.index, NONE))
-        key = hashed(found.source.encode(), found.digest.encode(), str(found.occurrence).encode())
+        index = max(0, min(task.index, NONE))
+        key = hashed(task.source.encode(), task.digest.encode(), str(task.occurrence).encode())
         self.tasks.add(
             key=key,
             rank=b"\0" + index.to_bytes(8, "big"),

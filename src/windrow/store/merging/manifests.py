@@ -106,9 +106,9 @@ def _last_said(manifest: Manifest) -> Iterable[tuple[int, int]]:
                 yield int(rank), left
 
 
-def check_parts(one: Named, other: Named) -> None:
+def check_parts(first: Named, other: Named) -> None:
     """Raises UsageError for two runs that are not parts of one."""
-    (path, manifest), (path_, manifest_) = one, other
+    (path, manifest), (path_, manifest_) = first, other
     if manifest.behaviour.hash != manifest_.behaviour.hash:
         raise UsageError(
             f"{path} and {path_} are not parts of one run: what shapes the rollouts differs:\n"
@@ -124,18 +124,18 @@ def check_parts(one: Named, other: Named) -> None:
 
 def _generations(runs: Sequence[Named]) -> dict[int, Fingerprint]:
     """All of them by number. Verdicts are told apart by it, so one number cannot stand for two ways of grading."""
-    found: dict[int, tuple[Path, Fingerprint]] = {}
+    by_number: dict[int, tuple[Path, Fingerprint]] = {}
     for path, manifest in runs:
-        for known in generations_of(manifest):
-            first, before = found.setdefault(known.generation, (path, known))
-            if before.hash != known.hash:
+        for generation in generations_of(manifest):
+            first, before = by_number.setdefault(generation.generation, (path, generation))
+            if before.hash != generation.hash:
                 raise UsageError(
-                    f"generation {known.generation} of gradings is not the same in {first} and {path}:\n"
-                    + difference(before.of, known.of)
+                    f"generation {generation.generation} of gradings is not the same in {first} and {path}:\n"
+                    + difference(before.of, generation.of)
                     + "\nCollect or rescore the parts in the same steps, or merge them before they are graded anew"
                 )
-            found[known.generation] = (first, _least((before, known)))
-    return {number: known for number, (_, known) in found.items()}
+            by_number[generation.generation] = (first, _least((before, generation)))
+    return {number: generation for number, (_, generation) in by_number.items()}
 
 
 def _config(manifests: Sequence[Manifest]) -> dict[str, Json]:
@@ -144,10 +144,10 @@ def _config(manifests: Sequence[Manifest]) -> dict[str, Json]:
         (-(manifest.grading.generation if manifest.grading else 0), _of_the_whole(manifest.config))
         for manifest in manifests
     ]
-    chosen: dict[str, Json] = min(whole, key=lambda found: (found[0], canonical(found[1])))[1]
+    chosen: dict[str, Json] = min(whole, key=lambda entry: (entry[0], canonical(entry[1])))[1]
     for key in GREATEST:
-        if found := [manifest.config[key] for manifest in manifests if key in manifest.config]:
-            chosen[key] = max(found)
+        if values := [manifest.config[key] for manifest in manifests if key in manifest.config]:
+            chosen[key] = max(values)
     return chosen
 
 
@@ -161,28 +161,28 @@ def _ranks(runs: Sequence[Named]) -> list[Ranks]:
     for _, manifest in runs:
         for ranks in manifest.ranks or [ALONE]:
             present.setdefault(tuple(ranks.weights), set()).update(ranks.present)
-    found = [Ranks(list(weights), sorted(present[weights])) for weights in sorted(present)]
-    return [] if found == [ALONE] else found
+    merged = [Ranks(list(weights), sorted(present[weights])) for weights in sorted(present)]
+    return [] if merged == [ALONE] else merged
 
 
 def _least(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
-    return min(fingerprints, key=lambda known: canonical(msgspec.to_builtins(known)))
+    return min(fingerprints, key=lambda fingerprint: canonical(msgspec.to_builtins(fingerprint)))
 
 
 def _draws(manifests: Sequence[Manifest]) -> list[Draw]:
     """How the tasks of each pass were chosen; of several ways one, whatever the order."""
-    found: dict[int, Draw] = {}
+    by_pass: dict[int, Draw] = {}
     for draw in sorted(
         (draw for manifest in manifests for draw in manifest.draws),
         key=lambda draw: canonical(msgspec.to_builtins(draw)),
     ):
-        found.setdefault(draw.pass_, draw)
-    return [found[number] for number in sorted(found)]
+        by_pass.setdefault(draw.pass_, draw)
+    return [by_pass[number] for number in sorted(by_pass)]
 
 
-def _each(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _each(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Of every name that any has, the greatest of its values."""
     return {
-        name: max(values[name] for values in found if name in values)
-        for name in sorted({name for values in found for name in values})
+        name: max(values[name] for values in mappings if name in values)
+        for name in sorted({name for values in mappings for name in values})
     }

@@ -136,23 +136,23 @@ def keep_last(versions: list[Version]) -> Resolution:
 
 
 def _superseded(versions: Iterable[Version]) -> set[bytes]:
-    found = {version.digest for version in versions if version.flags & SUPERSEDED}
+    digests = {version.digest for version in versions if version.flags & SUPERSEDED}
     by_run: dict[int, list[Version]] = {}
     for version in versions:
         if not version.flags & ASIDE:
             by_run.setdefault(version.run, []).append(version)
-    for own in by_run.values():
-        last = max(own, key=lambda version: version.number)
-        found |= {version.digest for version in own if version.digest != last.digest}
-    return found
+    for of_run in by_run.values():
+        last = max(of_run, key=lambda version: version.number)
+        digests |= {version.digest for version in of_run if version.digest != last.digest}
+    return digests
 
 
 def _distinct(versions: Iterable[Version]) -> list[Version]:
     """Each once, in the order they come in."""
-    found: dict[bytes, Version] = {}
+    by_digest: dict[bytes, Version] = {}
     for version in versions:
-        found.setdefault(version.digest, version)
-    return list(found.values())
+        by_digest.setdefault(version.digest, version)
+    return list(by_digest.values())
 
 
 class OutputLine(msgspec.Struct, frozen=True, gc=False):
@@ -196,8 +196,8 @@ class Output:
 
     def in_order(self) -> Iterator[OutputLine]:
         for number in sorted(self._pieces):
-            for order, _, _, digest, version, *place in sorted(_OUTPUT.iter_unpack(self._pieces[number])):
-                yield OutputLine(order, digest, version, ByteRange(*place))
+            for order, _, _, digest, version, *span in sorted(_OUTPUT.iter_unpack(self._pieces[number])):
+                yield OutputLine(order, digest, version, ByteRange(*span))
 
 
 Choice = Callable[[list[Version]], Resolution]

@@ -70,16 +70,18 @@ class Writer:
         """Some attempts of which there were several versions."""
         for winner, loser in self._examples:
             head = decode_head(self._scan.files.lines(winner.byte_range, winner.digest)[0])
-            kept, other = (self._scan.files.path(version.byte_range.file) for version in (winner, loser))
+            winner_path, loser_path = (
+                self._scan.files.path(version.byte_range.file) for version in (winner, loser)
+            )
             yield (
-                f"task {head.task.index}, sample {head.sample}, attempt {head.attempt} ({head.id}): {kept} has what is kept, "
-                f"{other} something else"
+                f"task {head.task.index}, sample {head.sample}, attempt {head.attempt} ({head.id}): {winner_path} has what is kept, "
+                f"{loser_path} something else"
             )
 
     # -- what stands
 
     def _write_rollouts(self, folder: Path) -> int:
-        found = Output(10)
+        output = Output(10)
         for versions in self._scan.rollouts.of_each():
             resolution = keep_lowest_rank(versions)
             winner = resolution.winner
@@ -87,27 +89,27 @@ class Writer:
                 for version in versions:
                     if version.digest == winner.digest:
                         self._stands[version.number] = winner.number
-            self._add(found, "rollouts", resolution)
+            self._add(output, "rollouts", resolution)
 
         def lines() -> Iterator[bytes]:
-            for position, placed in enumerate(found.in_order()):
+            for position, line in enumerate(output.in_order()):
                 if self._positions:
-                    self._positions[placed.number] = position
-                yield from self._texts(placed)
+                    self._positions[line.number] = position
+                yield from self._texts(line)
 
         self._write_log(folder / ROLLOUTS, lines())
-        return found.count
+        return output.count
 
     def _write_chosen(self, folder: Path, log: str, versions: Versions, choose: Choice, piece: int) -> int:
-        found = Output(piece)
+        output = Output(piece)
         for each in versions.of_each():
-            self._add(found, log, choose(each))
-        self._write_log(folder / f"{log}.jsonl", self._lines(found))
-        return found.count
+            self._add(output, log, choose(each))
+        self._write_log(folder / f"{log}.jsonl", self._lines(output))
+        return output.count
 
     def _write_scores(self, folder: Path) -> int:
         """Verdicts on what stands, in the order of what they are of, and of the scorers of their generation."""
-        found = Output(12)
+        output = Output(12)
         for versions in self._scan.scores.of_each():
             grounded = [
                 version
@@ -115,14 +117,14 @@ class Writer:
                 if not version.flags & UNGROUNDED and self._scan.is_grounded(version.number, self._stands)
             ]
             if grounded:
-                self._add(found, "scores", keep_last(grounded), self._verdict_order)
-            known = {version.digest for version in grounded}
+                self._add(output, "scores", keep_last(grounded), self._verdict_order)
+            digests = {version.digest for version in grounded}
             for version in versions:
-                if version.digest not in known:
-                    known.add(version.digest)
+                if version.digest not in digests:
+                    digests.add(version.digest)
                     self._put_aside("scores", version, UNGROUNDED)
-        self._write_log(folder / "scores.jsonl", self._lines(found))
-        return found.count
+        self._write_log(folder / "scores.jsonl", self._lines(output))
+        return output.count
 
     def _verdict_order(self, version: Version) -> bytes:
         first = self._scan.first_member(version.number)
