@@ -31,7 +31,7 @@ GRADABLE = ("completed", "truncated")
 
 
 class Graded(Protocol):
-    """A rollout, or as much of it as says how it was graded."""
+    """A rollout, or the part of it that holds its grade."""
 
     @property
     def grade(self) -> str: ...
@@ -42,7 +42,7 @@ class _TurnReward(msgspec.Struct, gc=False):
 
 
 class GradedFields(msgspec.Struct, gc=False):
-    """The part of a rollout's line that folding needs; what was said in it is not decoded."""
+    """The fields of a rollout that folding needs; the conversation is not decoded."""
 
     id: str
     attempt: int
@@ -77,7 +77,7 @@ def expected_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
 
 
 def expected_group_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
-    """Those of them that judge groups."""
+    """The expected scorers that judge groups."""
     return tuple(entry["name"] for entry in _entries(grading, env) if entry.get("unit") == "group")
 
 
@@ -117,7 +117,7 @@ def fold(rollout: R, gradings: Sequence[Grading], *, active: str | None, expecte
 
 
 def _taught(turns: Sequence[Turn], teacher_by_turn: Mapping[int, TeacherTokens]) -> tuple[Turn, ...]:
-    """The turns with what a teacher says of their ids."""
+    """The turns with the teacher's logprobs added to their tokens."""
     taught = list(turns)
     for number, teacher in teacher_by_turn.items():
         tokens = taught[number].tokens if 0 <= number < len(taught) else None
@@ -145,7 +145,7 @@ def missing_scorers(
 def _scorers_that_answered(
     scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]
 ) -> set[str | None]:
-    """The scorers that have spoken: those that gave a score, and those whose latest grading did not fail."""
+    """The scorers that gave a score, and those whose latest grading did not fail."""
     spoken: set[str | None] = set()
     for grading in gradings:
         if grading.error is None:
@@ -164,7 +164,7 @@ def _grade(
     *,
     inline: bool,
 ) -> tuple[Grade, ErrorRecord | None]:
-    """The grade, and the error that stands in its way. `inline`: the line's own scoring counts."""
+    """The grade, and the error that prevents one. `inline`: the scores in the rollout's own line count."""
     if rollout.grade == "failed" and rollout.error is not None and rollout.error.owner == "env":
         return "failed", rollout.error  # only running the episode again can give the environment's own score
     answered = _scorers_that_answered(scores, gradings)
@@ -178,6 +178,6 @@ def _grade(
 
 
 def _error_of(scorer: str, gradings: Sequence[Grading]) -> ErrorRecord | None:
-    """Why a scorer's last grading that failed did so."""
+    """The error of a scorer's last failed grading."""
     errors = [grading.error for grading in gradings if grading.scorer == scorer and grading.error is not None]
     return errors[-1] if errors else None

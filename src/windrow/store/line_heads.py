@@ -1,4 +1,4 @@
-"""The head of a line: what resuming and ordering need of a rollout, and which of a slot's lines is final."""
+"""The head of a line: the fields that resuming and ordering need, and which line of a slot is the final attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Contest = dict[bytes, Rank]  # the rank to beat, by rollout id
 
 
 class LogLine(NamedTuple):
-    """A whole line of a log, and where it stands."""
+    """A whole line of a log and its position."""
 
     segment: str
     number: int
@@ -72,7 +72,7 @@ H = TypeVar("H", bound=Head | Rollout)  # the head of a line, or all of it
 
 
 class MemberHead(Head, gc=False, kw_only=True):
-    """The same, and who played: an opponent is no member of a group."""
+    """A head with the agent that played: an opponent is no member of a group."""
 
     agent: str
 
@@ -240,7 +240,7 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
 
 
 def _enter_repeated(best: Contest, firsts: Repeats, lines: Iterable[bytes]) -> None:
-    """Let the first attempts take part that more than one line claims; the lines are read again only if there are any."""
+    """Enter the first attempts that several lines claim. The lines are read again only if there are any."""
     if twice := firsts.found():
         for line in lines:
             first = _first_attempt(line)
@@ -249,7 +249,7 @@ def _enter_repeated(best: Contest, firsts: Repeats, lines: Iterable[bytes]) -> N
 
 
 def _enter(best: Contest, line: bytes, firsts: Repeats | RepeatedNames) -> None:
-    """Let a line take part. A lone first attempt does not: it is noted, or known not to be repeated."""
+    """Enter a line in the contest. A first attempt that no other line repeats needs no entry."""
     try:
         check(line)
         head = decode_head(line)

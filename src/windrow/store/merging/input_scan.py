@@ -1,4 +1,4 @@
-"""Reading the inputs: every line is looked at once, and remembered by what it is of and where it stands."""
+"""Scanning the inputs: every line is read once, and remembered by a hash of its subject and by its position."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TASK_ORDER = struct.Struct(">Q16s")
 
 
 class UnreadableLine(msgspec.Struct, frozen=True):
-    """A line that cannot be read, and why."""
+    """A line that cannot be read, and the reason."""
 
     path: Path
     number: int
@@ -49,7 +49,7 @@ class _GradingHead(msgspec.Struct, gc=False):
 
 
 class _Unit(msgspec.Struct):
-    """The lines of one attempt, one after the other: one, or one a seat."""
+    """The consecutive lines of one attempt: one line, or one per seat."""
 
     heads: list[MemberHead]
     texts: list[bytes]
@@ -61,12 +61,12 @@ _decode_grading = msgspec.json.Decoder(_GradingHead).decode
 
 
 class Scan:
-    """What all inputs hold."""
+    """The versions of all rollouts, tasks, judgements and verdicts in the inputs."""
 
     def __init__(
         self, files: Files, joined: Manifest, read: Callable[[int], None], *, verdicts: bool = True
     ) -> None:
-        """`joined` is the manifest of the merged run; `read` is told of every so many bytes that are read.
+        """`joined` is the manifest of the merged run; `read` is called with the number of bytes read since the last call.
 
         Without `verdicts` in any input, the attempts need not be found again.
         """
@@ -78,10 +78,14 @@ class Scan:
         self._read = read
         self._verdicts = verdicts
         self._runs = 0
-        self._attempts = Index("I")  # by run and attempt: the number of the version that stands in the run
-        self._bases = array("Q")  # of each verdict, one after the other: the versions that it is of
-        self._starts = array("Q")  # by verdict: where its own begin
-        self._strangers: dict[int, list[AttemptId]] = {}  # by verdict: what it is of, and is not in its run
+        self._attempts = Index("I")  # by run and attempt: the number of the version that counts in that run
+        self._bases = array(
+            "Q"
+        )  # the attempts that each verdict is about, as version numbers, verdict after verdict
+        self._starts = array("Q")  # by verdict: the index in `_bases` at which its attempts begin
+        self._strangers: dict[
+            int, list[AttemptId]
+        ] = {}  # by verdict: the attempts it is about that its run lacks
         self._scorers = {
             (generation.hash, generation.generation): {
                 entry["name"]: position for position, entry in enumerate(generation.of.get("scorers") or ())
@@ -113,7 +117,7 @@ class Scan:
                 self._tried(segment, line, self._conflict, run, ByteRange(file, line.offset, line.size), 0)
 
     def is_grounded(self, number: int, stands: array[int]) -> bool:
-        """Whether all attempts that a verdict is of stand, as it saw them."""
+        """Whether every attempt that a verdict is about is in the merged log, in the version that was graded."""
         if any(version != NONE and stands[version] == NONE for version in self._basis(number)):
             return False
         strangers = self._strangers.get(number, ())
@@ -124,7 +128,7 @@ class Scan:
         )
 
     def first_member(self, number: int) -> int:
-        """The version of the first attempt that a verdict is of."""
+        """The version of the first attempt that a verdict is about."""
         return next(iter(self._basis(number)), NONE)
 
     def _basis(self, number: int) -> array[int]:
@@ -159,7 +163,7 @@ class Scan:
             self.bad.append(_bad(segment, line, problem))
 
     def _units(self, segment: Segment) -> Iterator[_Unit]:
-        """The attempts, the seats of each together; what lacks seats is a unit of its own."""
+        """The attempts of a segment, each with all its seats. An attempt that lacks seats is a unit of its own."""
         open_unit: _Unit | None = None
         for line in self._lines(segment):
             try:
@@ -168,7 +172,7 @@ class Scan:
             except NOT_A_LINE as problem:
                 self.bad.append(_bad(segment, line, problem))
                 head = None
-            if open_unit is None and head is not None and head.seat is None:  # most are so
+            if open_unit is None and head is not None and head.seat is None:  # the common case
                 yield _Unit([head], [line.text], line.offset, line.size)
                 continue
             if open_unit is not None and head is not None and follows(head, open_unit.heads[-1]):
@@ -185,7 +189,7 @@ class Scan:
         if open_unit is not None:
             yield open_unit
 
-    # -- what a line is of
+    # -- the subject of a line
 
     def _adder(self, log: str) -> Callable[[int, bytes, ByteRange, int], None]:
         return {"tasks": self._task, "judgements": self._judgement, "scores": self._grading}[log]
@@ -209,7 +213,7 @@ class Scan:
         self.agents.update([head.agent for head in heads])
         if first.seat is None:
             key = hashed(first.id.encode(), b"%d" % first.attempt)
-        else:  # also for what is left of an episode: it must not be taken for a part of another
+        else:  # also if seats are missing: the rest must not be taken for a part of another episode
             self.seats = True
             key = hashed(first.group.encode(), b"%d" % first.sample, b"%d" % first.attempt)
         ended = all(head.status in ("completed", "truncated") for head in heads)
@@ -281,7 +285,7 @@ class Scan:
 
 
 def _is_whole(heads: list[MemberHead]) -> bool:
-    """Whether all seats of an episode are there."""
+    """Whether the lines hold all seats of the episode."""
     return not heads[0].seat and is_last_seat(heads[-1])
 
 

@@ -1,6 +1,6 @@
-"""The manifest of a merged run: of several, what they agree on; a refusal with the difference where they cannot.
+"""The manifest of a merged run, joined from those of the inputs. Inputs that are not parts of one run are refused.
 
-What is joined of two is joined of three in any order: least, greatest and union, never first or last.
+Values are joined by least, greatest and union, never by first or last, so that the order of the inputs does not matter.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from windrow.store.rank_progress import Ranks
 from windrow.tasks.sampling import Draw
 from windrow.version import __version__
 
-NOT_OF_THE_WHOLE = ("out", "rank", "world_size", "rank_weights")  # of a call's part
-GREATEST = ("samples", "pass")  # of what the parts differ in, the most
+NOT_OF_THE_WHOLE = ("out", "rank", "world_size", "rank_weights")  # settings of one rank only
+GREATEST = ("samples", "pass")  # where the parts differ, the greatest value counts
 ALONE = Ranks([1.0], [0])  # a run that shares its tasks with no other
 
 Named = tuple[Path, Manifest]
 
 
 def joined(runs: Sequence[Named]) -> Manifest:
-    """Raises UsageError for runs that are not parts of one."""
+    """The joined manifest. Raises UsageError for runs that are not parts of one run."""
     first, rest = runs[0], runs[1:]
     for other in rest:
         check_parts(first, other)
@@ -57,7 +57,7 @@ def missing_ranks(manifest: Manifest) -> list[tuple[int, int]]:
 
 
 def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
-    """What a user should know of how the parts differ."""
+    """Messages for the user about how the parts differ."""
     active = {manifest.grading.generation if manifest.grading else 0 for _, manifest in runs}
     if len(active) > 1 and whole.grading is not None:
         yield (
@@ -83,7 +83,7 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
         )
     if whole.counts.get("pending"):
         for path, manifest in runs:
-            for rank, share in sorted(_last_said(manifest)):
+            for rank, share in sorted(_pending_by_rank(manifest)):
                 yield f"{path}: rank {rank} had {share:,} left when it last said so; its command again does them"
     for path, manifest in runs:
         if manifest.rescore is not None:
@@ -98,8 +98,8 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
             yield f"{path}: a --redo was under way ({redo}); in the merged run, begin it again"
 
 
-def _last_said(manifest: Manifest) -> Iterable[tuple[int, int]]:
-    """The ranks that have something left to run, as far as their run knows, each with how much."""
+def _pending_by_rank(manifest: Manifest) -> Iterable[tuple[int, int]]:
+    """The ranks with slots left to run, by their last report, each with how many."""
     for ranks in manifest.ranks:
         for rank, share in ranks.shares.items():
             if left := share.counts.get("pending"):
@@ -107,7 +107,7 @@ def _last_said(manifest: Manifest) -> Iterable[tuple[int, int]]:
 
 
 def check_parts(first: Named, other: Named) -> None:
-    """Raises UsageError for two runs that are not parts of one."""
+    """Raise UsageError for two runs that are not parts of one run."""
     (path, manifest), (path_, manifest_) = first, other
     if manifest.behaviour.hash != manifest_.behaviour.hash:
         raise UsageError(
@@ -123,7 +123,7 @@ def check_parts(first: Named, other: Named) -> None:
 
 
 def _generations(runs: Sequence[Named]) -> dict[int, Fingerprint]:
-    """All of them by number. Verdicts are told apart by it, so one number cannot stand for two ways of grading."""
+    """All generations by number. Verdicts refer to the number, so it must mean the same grading in all runs."""
     by_number: dict[int, tuple[Path, Fingerprint]] = {}
     for path, manifest in runs:
         for generation in generations_of(manifest):
@@ -139,7 +139,7 @@ def _generations(runs: Sequence[Named]) -> dict[int, Fingerprint]:
 
 
 def _config(manifests: Sequence[Manifest]) -> dict[str, Json]:
-    """That of a run which is graded as the merged one is; with the most samples of any, and the last pass."""
+    """The config of a run that is graded as the merged run is, with the most samples of any run and the last pass."""
     whole = [
         (-(manifest.grading.generation if manifest.grading else 0), _of_the_whole(manifest.config))
         for manifest in manifests
@@ -156,7 +156,7 @@ def _of_the_whole(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _ranks(runs: Sequence[Named]) -> list[Ranks]:
-    """Which ranks are there, by how they shared the tasks."""
+    """The ranks that are present, by the weights with which they shared the tasks."""
     present: dict[tuple[float, ...], set[int]] = {}
     for _, manifest in runs:
         for ranks in manifest.ranks or [ALONE]:
@@ -170,7 +170,7 @@ def _least(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
 
 
 def _draws(manifests: Sequence[Manifest]) -> list[Draw]:
-    """How the tasks of each pass were chosen; of several ways one, whatever the order."""
+    """How the tasks of each pass were chosen. If the runs differ, the least by canonical JSON counts."""
     by_pass: dict[int, Draw] = {}
     for draw in sorted(
         (draw for manifest in manifests for draw in manifest.draws),
@@ -181,7 +181,7 @@ def _draws(manifests: Sequence[Manifest]) -> list[Draw]:
 
 
 def _each(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Of every name that any has, the greatest of its values."""
+    """Every name in any of the mappings, with the greatest of its values."""
     return {
         name: max(values[name] for values in mappings if name in values)
         for name in sorted({name for values in mappings for name in values})
