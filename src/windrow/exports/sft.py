@@ -31,13 +31,13 @@ class Sft(Exporter):
 
     def rows(self, example: Example) -> list[dict[str, Json]]:
         rollout = example.rollout
-        found = conversations(rollout)
-        if not found:
+        rows_of = conversations(rollout)
+        if not rows_of:
             raise Unfit(NOTHING_SAID)
         if self._openai and any(message.reasoning for message in rollout.messages):
             self.notes["rollouts without their reasoning, for which the form openai has no place"] += 1
         make = self._openai_row if self._openai else self._hf_row
-        return [make(rollout, conversation, number) for number, conversation in enumerate(found)]
+        return [make(rollout, conversation, number) for number, conversation in enumerate(rows_of)]
 
     def _openai_row(self, rollout: Rollout, conversation: Conversation, _: int) -> dict[str, Json]:
         messages = []

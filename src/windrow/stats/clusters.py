@@ -27,11 +27,11 @@ class Rows:
         return [numbers[group] for group in groups]
 
     def _row(self, group: Hashable) -> int:
-        found = self._index.get(group)
-        if found is None:
-            found = len(self._index)
-            self._index.set(group, found)
-        return found
+        row = self._index.get(group)
+        if row is None:
+            row = len(self._index)
+            self._index.set(group, row)
+        return row
 
     def find(self, group: Hashable) -> int | None:
         """The number of a group that came up."""

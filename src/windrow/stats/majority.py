@@ -109,18 +109,20 @@ class Votes:
                 self._unread_tasks.append(line.task.key)
 
     def _candidate(self, row: int, answer: str) -> int:
-        found = self._known.get((row, answer))
-        if found is None:
-            found = len(self._given)
-            self._known.set((row, answer), found)
+        candidate = self._known.get((row, answer))
+        if candidate is None:
+            candidate = len(self._given)
+            self._known.set((row, answer), candidate)
             self._given.append(0)
             self._passed.append(0)
             self._before.append(self._last[row])
-            self._last[row] = found + 1
-        return found
+            self._last[row] = candidate + 1
+        return candidate
 
     def _vote(self, row: int) -> Vote:
-        return tuple(sorted((self._given[found], self._passed[found]) for found in self._candidates(row)))
+        return tuple(
+            sorted((self._given[candidate], self._passed[candidate]) for candidate in self._candidates(row))
+        )
 
     def _candidates(self, row: int) -> Iterator[int]:
         following = self._last[row]
@@ -143,15 +145,15 @@ def _shares(counts: tuple[int, ...], samples: int, ks: tuple[int, ...]) -> dict[
     The two ends need no counting: a draw of one has its answer, and there is one draw of all.
     """
     lead = max(counts, default=0)
-    found: dict[int, dict[int, float]] = {}
+    shares: dict[int, dict[int, float]] = {}
     for k in ks:
         if k == 1:
-            found[k] = {count: count / samples for count in set(counts)}
+            shares[k] = {count: count / samples for count in set(counts)}
         elif k == samples:
-            found[k] = {count: (count == lead) / counts.count(lead) for count in set(counts)}
-    if between := [k for k in ks if k not in found]:
-        found |= _counted(counts, samples, between)
-    return found
+            shares[k] = {count: (count == lead) / counts.count(lead) for count in set(counts)}
+    if between := [k for k in ks if k not in shares]:
+        shares |= _counted(counts, samples, between)
+    return shares
 
 
 def _counted(counts: tuple[int, ...], samples: int, ks: Sequence[int]) -> dict[int, dict[int, float]]:

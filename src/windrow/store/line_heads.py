@@ -1,4 +1,4 @@
-"""The head of a line: what resuming and ordering need of a rollout, and which of a slot's lines is final."""
+"""The head of a line: the fields that resuming and ordering need, and which line of a slot is the final attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Contest = dict[bytes, Rank]  # the rank to beat, by rollout id
 
 
 class LogLine(NamedTuple):
-    """A whole line of a log, and where it stands."""
+    """A whole line of a log and its position."""
 
     segment: str
     number: int
@@ -72,7 +72,7 @@ H = TypeVar("H", bound=Head | Rollout)  # the head of a line, or all of it
 
 
 class MemberHead(Head, gc=False, kw_only=True):
-    """The same, and who played: an opponent is no member of a group."""
+    """A head with the agent that played: an opponent is no member of a group."""
 
     agent: str
 
@@ -99,9 +99,11 @@ _first_attempt = re.compile(rb'\{"v":%d,"id":"([^"\\]+)","attempt":1,' % SCHEMA_
 def check(line: bytes) -> None:
     """Raise one of NOT_A_LINE for what a partial decode would not notice: another version, text that is not UTF-8."""
     if not line.startswith(_OWN_VERSION):
-        found = _decode_version(line).v
-        if found > SCHEMA_VERSION:
-            raise msgspec.ValidationError(f"written by a newer windrow (schema {found}): upgrade to read it")
+        version = _decode_version(line).v
+        if version > SCHEMA_VERSION:
+            raise msgspec.ValidationError(
+                f"written by a newer windrow (schema {version}): upgrade to read it"
+            )
     if not line.isascii():
         line.decode()
 
@@ -225,11 +227,11 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
     for lines in batches():
         names: list[bytes] = []
         for line in lines:
-            found = _plain(line)
-            if found is None:
+            match = _plain(line)
+            if match is None:
                 return None
-            if found[2] == b"1" and found[1] not in best:
-                names.append(found[1])
+            if match[2] == b"1" and match[1] not in best:
+                names.append(match[1])
             else:
                 _enter(best, line, firsts)
         firsts.update(names)
@@ -238,7 +240,7 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
 
 
 def _enter_repeated(best: Contest, firsts: DuplicateFinder, lines: Iterable[bytes]) -> None:
-    """Let the first attempts take part that more than one line claims; the lines are read again only if there are any."""
+    """Enter the first attempts that several lines claim. The lines are read again only if there are any."""
     if twice := firsts.duplicates():
         for line in lines:
             first = _first_attempt(line)
@@ -247,7 +249,7 @@ def _enter_repeated(best: Contest, firsts: DuplicateFinder, lines: Iterable[byte
 
 
 def _enter(best: Contest, line: bytes, firsts: DuplicateFinder | DuplicateNames) -> None:
-    """Let a line take part. A lone first attempt does not: it is noted, or known not to be repeated."""
+    """Enter a line in the contest. A first attempt that no other line repeats needs no entry."""
     try:
         check(line)
         head = decode_head(line)

@@ -1,4 +1,4 @@
-"""run.json, the manifest of a run: its settings and fingerprints, how it is graded, and how far it is."""
+"""run.json, the manifest of a run: its settings and fingerprints, its gradings, and its progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANIFEST = "run.json"
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """A hash and what it is of, so that a difference can be shown. `generation` counts the changes."""
+    """A hash and the settings it was made of, so that a difference can be shown. `generation` counts the changes."""
 
     hash: str
     of: dict[str, Json]
@@ -28,8 +28,8 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
 
 class Rescore(msgspec.Struct, frozen=True):
-    """A `windrow rescore` under way: its grading, the generation that it makes, of what, by which code; and how long
-    the logs of gradings were when it began."""
+    """A `windrow rescore` under way: its grading, the generation it makes, its selection and code; `since` holds the sizes
+    of the logs of gradings when it began."""
 
     hash: str
     generation: int
@@ -40,15 +40,15 @@ class Rescore(msgspec.Struct, frozen=True):
 
 
 class _Schema(msgspec.Struct, frozen=True):
-    """What every version of run.json says of itself."""
+    """The one field that every version of run.json has."""
 
     schema: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """run.json. `config` is as given, `${VAR}` unexpanded; `agents` are the planned rollouts of each.
+    """run.json. `config` is as the user wrote it, `${VAR}` unexpanded; `agents` holds the planned rollouts of each agent.
 
-    A generation is one way of grading the run; its verdicts stand in scores.jsonl beside those of the others.
+    A generation is one way of grading the run; its verdicts are in scores.jsonl beside those of other generations.
     """
 
     schema: int = SCHEMA_VERSION
@@ -71,24 +71,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generations_of(manifest: Manifest) -> list[Fingerprint]:
-    """All generations of a run, by number; what an older version wrote has only its active one."""
+    """All generations of a run, by number. A manifest of an older version lists only the active one."""
     return manifest.generations or ([manifest.grading] if manifest.grading else [])
 
 
 def next_generation(manifest: Manifest, grading: Fingerprint) -> Fingerprint:
-    """A generation of this grading that the run does not have yet."""
-    number = max((known.generation for known in generations_of(manifest)), default=0) + 1
+    """This grading as a new generation, with the next free number."""
+    number = max((generation.generation for generation in generations_of(manifest)), default=0) + 1
     return msgspec.structs.replace(grading, generation=number)
 
 
 def with_generation(manifest: Manifest, generation: Fingerprint | None, *, active: bool = True) -> Manifest:
-    """The manifest with one generation more, if it is new, which is made the active one."""
-    known = generations_of(manifest)
-    new = [generation] if generation is not None and generation not in known else []
+    """The manifest with this generation added if it is new, and made the active one with `active`."""
+    generations = generations_of(manifest)
+    new = [generation] if generation is not None and generation not in generations else []
     return msgspec.structs.replace(
         manifest,
         grading=generation if active else manifest.grading,
-        generations=[*known, *new],
+        generations=[*generations, *new],
     )
 
 
@@ -120,8 +120,8 @@ def write_manifest(path: Path, manifest: Manifest, disk: Disk) -> None:
 
 
 def versions(source: str) -> dict[str, str]:
-    """Of what the records depend on beside us; also of the package that a source comes from, where it is another's."""
-    found = {
+    """Versions of the software that records depend on, including the package that a source comes from, if any."""
+    versions_by_name = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "msgspec": msgspec.__version__,
@@ -131,10 +131,10 @@ def versions(source: str) -> dict[str, str]:
         from importlib.metadata import PackageNotFoundError, version  # only when needed: it reads files
 
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
             pass  # the name is the user's own, given with --source
-    return found
+    return versions_by_name
 
 
 def new_manifest(
@@ -163,7 +163,7 @@ def new_manifest(
 
 
 def difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
-    """What differs between two fingerprints, a line each."""
+    """The settings that differ between two fingerprints, one line each."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
     return "\n".join(
         f"  {key}: {before.get(key, '(not set)')} → {after.get(key, '(not set)')}"

@@ -1,13 +1,12 @@
-"""Reading a run: the union of its segments, bad lines skipped and counted, final attempts, gradings folded in.
+"""Reading a run: all its segments, unreadable lines skipped and counted, final attempts, gradings folded in.
 
-Reading needs no lock and changes nothing; it may go on while a run is being collected.
+Reading needs no lock and changes nothing; a run can be read while it is being collected.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, chain, count, islice, repeat
 from pathlib import Path
@@ -33,7 +32,8 @@ from windrow.store.line_heads import (
     rank,
     without_lost_episodes,
 )
-from windrow.store.line_positions import LinePosition, LinePositions
+from windrow.store.line_order import LineOrder
+from windrow.store.line_positions import LinePosition
 from windrow.store.manifest import Fingerprint, Manifest, read_manifest
 from windrow.store.resume_index import SegmentIndex
 from windrow.store.segments import segments, whole_sizes
@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 
 class RunReader:
+    """Reads one run directory. As a context manager it closes the files that `read` and `line` have opened."""
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
@@ -55,16 +57,16 @@ class RunReader:
         self.manifest: Manifest = read_manifest(self.path)
         self.bad_lines: list[BadLine] = []
         self.attempts = 0  # lines of the log, counted by `finals`
-        self.unread_gradings = 0  # that cannot be read, each time that one is asked for
+        self.unread_gradings = 0  # that could not be read, counted each time one is needed
         self._task_offsets: dict[str, int] | None = None
         self._open: dict[str, IO[bytes]] = {}
-        self._expected: dict[str, tuple[str, ...]] = {}  # by environment: whose verdicts a rollout is to have
+        self._expected: dict[str, tuple[str, ...]] = {}  # by environment: the scorers of a rollout
 
     @property
     def samples(self) -> float:
-        """How many samples a group has, by the last call; what a larger one left beyond them belongs to none."""
-        found: float = self.manifest.config.get("samples", math.inf)
-        return found
+        """How many samples a group has in the last call. Samples that an earlier call made beyond them are in no group."""
+        samples: float = self.manifest.config.get("samples", math.inf)
+        return samples
 
     def __enter__(self) -> RunReader:
         return self
@@ -77,7 +79,7 @@ class RunReader:
     def lines(
         self, decode: Callable[[bytes], T], *, name: str = "rollouts", sizes: Mapping[str, int] | None = None
     ) -> Iterator[tuple[LinePosition, T]]:
-        """Every good line of the segments, decoded as far as `decode` goes; with `sizes`, up to those bytes."""
+        """Every readable line of a log, decoded; with `sizes`, only up to those sizes of the segments in bytes."""
         return self._decoded(decode, self._whole_lines(name, sizes))
 
     def _decoded(
@@ -93,12 +95,12 @@ class RunReader:
         self.note(bad)
 
     def note(self, bad: Iterable[BadLine]) -> None:
-        """Each bad line is listed once, however often it is read."""
-        known = {(line.segment, line.number) for line in self.bad_lines}
-        self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
+        """Add to `bad_lines`; a line that is read again is listed once."""
+        listed = {(line.segment, line.number) for line in self.bad_lines}
+        self.bad_lines += [line for line in bad if (line.segment, line.number) not in listed]
 
     def indexes(self) -> Iterator[SegmentIndex]:
-        """What each segment says to a resume; of a segment that is indexed, only what was added since is read."""
+        """The resume index of each segment. Only lines that were appended since it was saved are read."""
         for segment in segments(self.path):
             index = SegmentIndex(self.path, segment)
             with self._opened(segment) as file:
@@ -109,34 +111,36 @@ class RunReader:
     def _plain_batches(
         self, decode: Callable[[bytes], T], sizes: Mapping[str, int]
     ) -> Iterator[list[tuple[LinePosition, T]]]:
-        """The same for lines that are all of this version, many at a time: most runs are read so, and it is twice as fast."""
+        """Decoded lines in batches, for logs whose lines all have this schema version. It is twice as fast; most runs do."""
         for segment, number, offset, lines in self._line_batches(sizes):
             try:
                 for line in [line for line in lines if not line.isascii()]:
                     line.decode()
                 offsets = accumulate(map(len, lines), initial=offset)
-                found = list(
+                batch = list(
                     zip(map(LinePosition, repeat(segment), offsets), map(decode, lines), strict=False)
                 )
-            except NOT_A_LINE:  # to find out which, one by one
-                known = zip(count(number), accumulate(map(len, lines), initial=offset), lines, strict=False)
-                found = list(self._decoded(decode, (LogLine(segment, *each) for each in known)))
-            yield found
+            except NOT_A_LINE:  # decode one by one, to find out which
+                numbered = zip(
+                    count(number), accumulate(map(len, lines), initial=offset), lines, strict=False
+                )
+                batch = list(self._decoded(decode, (LogLine(segment, *each) for each in numbered)))
+            yield batch
 
     def _line_batches(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, list[bytes]]]:
-        """The whole lines of the rollouts up to these sizes, many at a time: the segment, the number and the offset of
-        the first line, and the lines."""
+        """The whole lines of the rollouts up to these sizes, in batches: the segment, the number and the offset of the
+        first line, and the lines."""
         for segment in segments(self.path):
             number, offset, end = 1, 0, sizes.get(segment, 0)
             with self._opened(segment) as file:
                 while offset < end and (lines := file.readlines(BATCH_BYTES)):
-                    size, found = sum(map(len, lines)), len(lines)
+                    size, lines_read = sum(map(len, lines)), len(lines)
                     while lines and (lines[-1][-1] != NEWLINE or offset + size - len(lines[-1]) >= end):
                         size -= len(lines.pop())
                     yield segment, number, offset, lines
-                    if len(lines) < found:
+                    if len(lines) < lines_read:
                         break
-                    number += found
+                    number += lines_read
                     offset += size
 
     def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[LinePosition, Head]]:
@@ -145,16 +149,16 @@ class RunReader:
     def finals(
         self, decode: Callable[[bytes], Any] = decode_head, *, sizes: Mapping[str, int] | None = None
     ) -> Iterator[tuple[LinePosition, Any]]:
-        """The final attempt of every slot, once, in log order. What `decode` gives must have a Head's fields.
+        """The final attempt of every slot, once, in log order. The results of `decode` must have the fields of a Head.
 
-        The lines that stand there now are looked at, then decoded once. Episodes that lack seats are left out.
+        Lines that are appended meanwhile are not read. Episodes that lack seats are left out.
         """
         return chain.from_iterable(self.final_batches(decode, sizes=sizes))
 
     def final_batches(
         self, decode: Callable[[bytes], Any], *, sizes: Mapping[str, int] | None = None
     ) -> Iterator[list[tuple[LinePosition, Any]]]:
-        """The same, many at a time."""
+        """The final attempts in batches."""
         now = whole_sizes(self.path, segments(self.path)) if sizes is None else sizes
 
         def lines() -> Iterator[LogLine]:
@@ -167,31 +171,31 @@ class RunReader:
         else:
             batches = self._plain_batches(decode, now)
         self.attempts = 0
-        for found in batches:
-            self.attempts += len(found)
-            yield [each for each in found if _is_final(each[1], best)] if best else found
+        for batch in batches:
+            self.attempts += len(batch)
+            yield [each for each in batch if _is_final(each[1], best)] if best else batch
 
-    def gradings(self, of: Fingerprint | None = None) -> Gradings:
+    def gradings(self, generation: Fingerprint | None = None) -> Gradings:
         """The gradings of the active generation, or `of` another, by attempt, in the order they were made.
 
         One of a group counts only while its members are the final attempts of the group's samples.
         """
-        found = Gradings(self._grading)
-        wanted = of or self.manifest.grading
+        gradings = Gradings(self._grading)
+        wanted = generation or self.manifest.grading
         if wanted is None:
-            return found
+            return gradings
         of_groups = False
         for position, head in self.lines(decode_grading_head, name="scores"):
             if (head.fingerprint, head.generation) == (wanted.hash, wanted.generation):
                 of_groups = of_groups or head.is_of_group
                 for member in head.members:
-                    found.add(member, position)
+                    gradings.add(member, position)
         if of_groups:
-            found.check_groups(self._groups_now())
-        return found
+            gradings.check_groups(self._groups_now())
+        return gradings
 
     def _grading(self, position: LinePosition) -> Grading | None:
-        """None for one that cannot be read: what it is of lacks that verdict, and is judged again."""
+        """None for a grading that cannot be read: its rollouts lack that verdict and are graded again."""
         try:
             grading = decode_grading(self.line(position))
             members = len(grading.members)
@@ -211,12 +215,12 @@ class RunReader:
             return None
 
     def _groups_now(self) -> Memberships:
-        """Who belongs to each group now."""
-        found = Memberships()
+        """The members of each group now."""
+        memberships = Memberships()
         for _, head in self.finals(decode_member):
             if head.status in GRADABLE and head.sample < self.samples and head.agent != OPPONENT:
-                found.add(head.group, (head.id, head.attempt))
-        return found
+                memberships.add(head.group, (head.id, head.attempt))
+        return memberships
 
     def line(self, position: LinePosition) -> bytes:
         file = self._open.get(position.segment)
@@ -226,11 +230,11 @@ class RunReader:
         return file.readline()
 
     def read(self, position: LinePosition) -> Rollout:
-        """One rollout as it was written, its task's row in it."""
+        """One rollout as it was written, with its task's row."""
         return self.at(position, lambda line: self.with_row(decode_rollout(line)))
 
     def at(self, position: LinePosition, decode: Callable[[bytes], T]) -> T:
-        """The line there, decoded. StoreError: it cannot be."""
+        """The line at a position, decoded. Raises StoreError if it cannot be."""
         try:
             return decode(self.line(position))
         except NOT_A_LINE as problem:
@@ -239,7 +243,7 @@ class RunReader:
             ) from None
 
     def with_row(self, rollout: Rollout) -> Rollout:
-        """A row too large for the line is read from tasks.jsonl."""
+        """The rollout with its task's row, which is read from tasks.jsonl if it was too large for the line."""
         if rollout.task.data is not None:
             return rollout
         if self._task_offsets is None:
@@ -252,8 +256,8 @@ class RunReader:
         return msgspec.structs.replace(rollout, task=msgspec.structs.replace(rollout.task, data=row.data))
 
     def ordered(self, *, final: bool = True) -> Iterator[Rollout]:
-        """Rollouts as they were written, by (task.index, sample, attempt); lines that cannot be read are warned of."""
-        order = _Order()
+        """Rollouts as they were written, by (task.index, sample, attempt). Unreadable lines give warnings."""
+        order = LineOrder()
         for position, head in self.finals() if final else self.heads():
             order.add(position, head)
         self.warn_of_bad_lines()
@@ -268,7 +272,7 @@ class RunReader:
             _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
 
     def readable(self, position: LinePosition) -> Rollout | None:
-        """As `read`; one that cannot be read is warned of."""
+        """As `read`, but an unreadable rollout gives a warning and None."""
         try:
             return self.read(position)
         except StoreError as problem:
@@ -293,7 +297,7 @@ class RunReader:
             ) from None
 
     def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[LogLine]:
-        """Every line that is whole."""
+        """Every line that ends in a newline."""
         for segment in segments(self.path, name):
             end = None if sizes is None else sizes.get(segment, 0)
             offset = 0
@@ -306,18 +310,18 @@ class RunReader:
 
 
 def _is_final(line: Any, best: Contest) -> bool:
-    """Whether a line wins its slot; from then on, no other does."""
+    """Whether a line is the final attempt of its slot. After that no other line of the slot is."""
     id = line.id.encode()
     if id in best:
         if rank(line.status, line.attempt) < best[id]:
             return False
-        best[id] = (True, line.attempt + 1)  # given out: no other line ranks as high
+        best[id] = (True, line.attempt + 1)  # yielded: no other line ranks as high
     return True
 
 
 def _batches(lines: Iterable[tuple[LinePosition, T]]) -> Iterator[list[tuple[LinePosition, T]]]:
-    found = iter(lines)
-    while batch := list(islice(found, BATCH_LINES)):
+    remaining = iter(lines)
+    while batch := list(islice(remaining, BATCH_LINES)):
         yield batch
 
 
@@ -337,32 +341,6 @@ def _ordered(reader: RunReader, *, final: bool) -> Iterator[Rollout]:
     with reader:
         for rollout in ordered:
             yield reader.folded(rollout, gradings)
-
-
-class _Order:
-    """Places in the order of (task.index, sample, attempt), then of the id, or of the seats of an episode: forty bytes
-    each, sorted piece by piece."""
-
-    def __init__(self) -> None:
-        self._positions = LinePositions()
-        self._pieces: dict[int, array[int]] = {}  # by task.index in thousands, five numbers a place
-
-    def add(self, position: LinePosition, head: Head) -> None:
-        index = head.task.index
-        piece = self._pieces.setdefault(index >> 10, array("Q"))
-        if head.seat is None:
-            start = int.from_bytes(head.id.encode()[:8].ljust(8, b"\0"), "big")
-        else:
-            start = int.from_bytes(head.group.encode()[:6].ljust(6, b"\0"), "big") << 16 | min(
-                head.seat, 65535
-            )
-        piece.extend((index, head.sample, head.attempt, start, self._positions.packed(position)))
-
-    def __iter__(self) -> Iterator[LinePosition]:
-        for number in sorted(self._pieces):
-            piece = self._pieces.pop(number)
-            for *_, packed in sorted(zip(*(piece[field::5] for field in range(5)), strict=True)):
-                yield self._positions.unpack(packed)
 
 
 def _warn(message: str) -> None:

@@ -9,9 +9,9 @@ from windrow.store.line_heads import whole_episodes
 
 
 def segments(run: Path, name: str = "rollouts") -> list[str]:
-    """The files that make up a log: one, or one a writer."""
-    found = {*run.glob(f"{name}.jsonl"), *run.glob(f"{name}.*.jsonl")}
-    return sorted(file.name for file in found)
+    """The names of the files that make up a log: one, or one per writer."""
+    files = {*run.glob(f"{name}.jsonl"), *run.glob(f"{name}.*.jsonl")}
+    return sorted(file.name for file in files)
 
 
 def whole_sizes(path: Path, names: Iterable[str]) -> dict[str, int]:

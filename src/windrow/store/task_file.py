@@ -127,11 +127,11 @@ class TaskFile:
         """
         self._tasks = tasks
         digest = tasks.digest()
-        found = read_derived(self.path.parent, INDEX, _Adopted)
-        if found is not None and found[0].tasks == digest and found[0].content == self._content():
-            offsets = array("Q", found[0].offsets)
+        stored = read_derived(self.path.parent, INDEX, _Adopted)
+        if stored is not None and stored[0].tasks == digest and stored[0].content == self._content():
+            offsets = array("Q", stored[0].offsets)
             if len(offsets) == len(tasks):
-                self._offsets, self.bad_lines = offsets, found[0].bad_lines
+                self._offsets, self.bad_lines = offsets, stored[0].bad_lines
                 return
         self._find_or_append(tasks)
         if worth_keeping(self.path.stat().st_size):

@@ -166,29 +166,29 @@ def rollout_lines(run: Path, redactor: Redactor) -> Iterator[str]:
 
 def flat(metrics: Metrics) -> dict[str, float]:
     """Every number of every agent under `<agent>/<metric>`, the key metrics under `key_metrics/<agent>/<metric>` too."""
-    found: dict[str, float] = {}
+    numbers_by_name: dict[str, float] = {}
     for entry in metrics.agents:
         for name, value in _agent_numbers(entry).items():
-            found[f"{entry.agent}/{name}"] = value
+            numbers_by_name[f"{entry.agent}/{name}"] = value
         for name, number in entry.key_metrics.items():
             if number is not None:
-                found[f"key_metrics/{entry.agent}/{name}"] = number
-    return found
+                numbers_by_name[f"key_metrics/{entry.agent}/{name}"] = number
+    return numbers_by_name
 
 
 def _agent_numbers(entry: AgentEntry) -> dict[str, float]:
     metrics = entry.agent_metrics
-    found: dict[str, float] = {name: n for name, n in entry.key_metrics.items() if n is not None}
-    found["tasks"] = metrics.tasks
+    numbers_by_name: dict[str, float] = {name: n for name, n in entry.key_metrics.items() if n is not None}
+    numbers_by_name["tasks"] = metrics.tasks
     for name, spread in metrics.spread.items():
         for part in ("n", "mean", "std", "min", "median", "max"):
             if (value := getattr(spread, part)) is not None:
-                found[f"{part}/{name}"] = value
+                numbers_by_name[f"{part}/{name}"] = value
     for kind in ("status", "stop", "grade", "errors"):
-        found |= {f"rate/{kind}/{name}": rate for name, rate in getattr(metrics, kind).rate.items()}
+        numbers_by_name |= {f"rate/{kind}/{name}": rate for name, rate in getattr(metrics, kind).rate.items()}
     for env, numbers in metrics.aggregate.items():
-        found |= {f"aggregate/{env}/{name}": value for name, value in numbers.items()}
-    return found
+        numbers_by_name |= {f"aggregate/{env}/{name}": value for name, value in numbers.items()}
+    return numbers_by_name
 
 
 def _report(run: Path, metrics: Metrics) -> Report:

@@ -115,8 +115,8 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> TokenCheck:
             exact += rollout.capture == "tokens"
             names.add((rollout.id, rollout.attempt))
             where = f"{rollout.id}.{rollout.attempt}"
-            known = rollout.task.data is not None if tasks is None else rollout.task.digest in tasks
-            if not known:
+            has_task = rollout.task.data is not None if tasks is None else rollout.task.digest in tasks
+            if not has_task:
                 tally.add("task_missing", where)
             problems, tokens = examined(rollout, merging)
             problems += _blobs(reader.path, rollout)
@@ -146,14 +146,16 @@ def problems(rollout: Rollout, merging: Merging = STRICT) -> list[Problem]:
 
 def examined(rollout: Rollout, merging: Merging = STRICT) -> tuple[list[Problem], int]:
     """What is wrong with the tokens of a rollout, and how many are trained of them."""
-    found = list(_stamp(rollout))
+    problems_found = list(_stamp(rollout))
     for number, turn in enumerate(rollout.turns):
         if turn.tokens is not None:
-            found += _turn(rollout, number, turn)
-    if rollout.capture != "tokens" or any(CHECKS[check][0] == "fatal" for check, _ in found):
-        return found, 0
+            problems_found += _turn(rollout, number, turn)
+    if rollout.capture != "tokens" or any(CHECKS[check][0] == "fatal" for check, _ in problems_found):
+        return problems_found, 0
     sequences = training_sequences(rollout, merging)
-    return [*found, *_masks(rollout, sequences, merging)], sum(int(s.loss_mask.sum()) for s in sequences)
+    return [*problems_found, *_masks(rollout, sequences, merging)], sum(
+        int(s.loss_mask.sum()) for s in sequences
+    )
 
 
 def _stamp(rollout: Rollout) -> Iterator[Problem]:
@@ -167,8 +169,8 @@ def _stamp(rollout: Rollout) -> Iterator[Problem]:
         if tokens is None or tokens.logprobs is None:
             yield Problem("capture", f"turn {number} has no {rollout.capture}")
         elif rollout.capture == "tokens" and not (tokens.output and (tokens.prefix or tokens.prompt_new)):
-            said = turn.usage is None or turn.usage.completion_tokens > 0
-            if said or not (tokens.prefix or tokens.prompt_new):
+            has_reply = turn.usage is None or turn.usage.completion_tokens > 0
+            if has_reply or not (tokens.prefix or tokens.prompt_new):
                 yield Problem("capture", f"turn {number} has no ids")
 
 
@@ -278,9 +280,9 @@ def _count_duplicates(reader: RunReader, names: DuplicateFinder, tally: _Tally) 
     if not twice:
         return
     seen: set[tuple[str, int]] = set()
-    for place, head in reader.heads():
+    for position, head in reader.heads():
         name = (head.id, head.attempt)
         if name in twice:
             if name in seen:
-                tally.add("duplicate", f"{head.id}.{head.attempt} in {place.segment}")
+                tally.add("duplicate", f"{head.id}.{head.attempt} in {position.segment}")
             seen.add(name)
