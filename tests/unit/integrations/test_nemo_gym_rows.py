@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from windrow.agents import InputMessage, ModelTurn
 from windrow.engine.external_episode import record_pieces
+from windrow.engine.record_building import build_rollout
 from windrow.engine.recorder import Recorder
 from windrow.integrations.nemo_gym.items import read_output
 from windrow.integrations.nemo_gym.json_differences import applied, difference
@@ -114,8 +115,8 @@ def recorded(result_of: dict[str, Json]) -> Rollout:
     recorder.add(opening_of(ROW), "task")
     result = read_result(result_of, ROW)
     record_pieces(recorder, result.pieces)
-    recorder.end("completed", "answered")
-    return with_answer(recorder.rollout(), result_of, result.fields)
+    recorder.outcome.end("completed", "answered")
+    return with_answer(build_rollout(recorder), result_of, result.fields)
 
 
 def test_a_row_is_its_content_and_its_marks() -> None:

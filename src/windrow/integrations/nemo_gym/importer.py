@@ -10,8 +10,9 @@ import msgspec
 
 from windrow.collecting.importing import ImportedAttempt, Importer, UnreadableLine
 from windrow.engine.context import RunContext
-from windrow.engine.episode import OwnScore, score
-from windrow.engine.external_episode import record
+from windrow.engine.episode_scoring import EnvScore, score_episode
+from windrow.engine.external_episode import record_external_episode
+from windrow.engine.record_building import build_rollout
 from windrow.engine.recorder import Recorder
 from windrow.envs import Episode
 from windrow.envs.opening import opening
@@ -89,13 +90,13 @@ class NemoGymImporter(Importer):
             problem = EnvError(played.state[STATE].get(NEVER_JUDGED) or JUDGE_FAILED, kind=JUDGE_FAILED)
             problem.owner = "scorer"
             played = msgspec.structs.replace(played, error=problem)
-        record(recorder, played)
-        if recorder.status in ("completed", "truncated"):
-            await score(context, setup, recorder, None if setup.scorers else _written_reward(result))
-        return _dated(_with_rest(recorder.rollout(), result, slot.task), result)
+        record_external_episode(recorder, played)
+        if recorder.outcome.scorable:
+            await score_episode(context, setup, recorder, None if setup.scorers else _written_reward(result))
+        return _dated(_with_rest(build_rollout(recorder), result, slot.task), result)
 
 
-def _written_reward(result: dict[str, Json]) -> OwnScore:
+def _written_reward(result: dict[str, Json]) -> EnvScore:
     """The reward in the result, as the environment's own."""
 
     async def own_score(episode: Episode) -> Score:
