@@ -7,7 +7,6 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,6 +18,7 @@ from windrow.collecting.compatibility import (
     with_rank,
 )
 from windrow.collecting.delivery import Committed, Delivery, Listeners
+from windrow.collecting.grading import CollectGrading, OnGroup, OnProgress
 from windrow.collecting.resolve import ResolvedRun
 from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.commit_queue import Finished, OnDurable
@@ -31,9 +31,8 @@ from windrow.engine.slot_queue import Name, SlotQueue
 from windrow.engine.stop_conditions import StopConditions
 from windrow.envs.scoring import GroupScorer
 from windrow.errors import StoreError, WindrowError
-from windrow.grading.grading_pass import GradingStage, Grouped, Progressed
 from windrow.grading.groups import Groups
-from windrow.records import Rollout
+from windrow.records import Rollout, Usage
 from windrow.registry import name_of
 from windrow.services import serving
 from windrow.stats.metrics import Metrics, survey, unchanged_metrics, write_metrics
@@ -119,7 +118,7 @@ class Collection:
             if groups or judges_groups
             else None
         )
-        self._stage = self._grading_stage()
+        self._grading_log, self._judgements = self._open_grading_logs()
 
     @property
     def path(self) -> Path | None:
@@ -156,8 +155,8 @@ class Collection:
         self,
         control: Control,
         on_commit: Committed | None = None,
-        on_progress: Progressed | None = None,
-        on_group: Grouped | None = None,
+        on_progress: OnProgress | None = None,
+        on_group: OnGroup | None = None,
     ) -> Summary:
         """Grade what an earlier call left ungraded, then run what is pending; return when both are durable.
 
@@ -170,7 +169,7 @@ class Collection:
         self._planned_by_agent, self.progress.left = self._by_agent()
         run = self.resolved.run
         stop_conditions = StopConditions(control, budget=run.budget, max_failure_rate=run.max_failure_rate)
-        self._stage.judges.on_usage = stop_conditions.paid
+        self._grading = self._make_grading(on_usage=stop_conditions.paid)
         listeners = Listeners(on_commit, on_progress, on_group)
         stop_conditions.start()
         try:
@@ -277,14 +276,14 @@ class Collection:
     ) -> None:
         if self.resolved.services and control.stopping:  # there may be nobody to ask
             return
-        async with self._stage.open(control, self.warn):
+        async with self._grading.open(control, self.warn):
             await self._grade_leftovers(control, listeners)
             await self._run_pending(control, stop_conditions, listeners)
 
     async def _grade_leftovers(self, control: Control, listeners: Listeners) -> None:
         if self.to_grade:
             self.progress.phase = "grading"
-            await self._stage.grade_leftovers(
+            await self._grading.grade_leftovers(
                 control, self.progress, listeners.on_progress, listeners.on_group
             )
 
@@ -324,7 +323,7 @@ class Collection:
     ) -> None:
         """Run what is pending, as fast as the endpoint, the limits and who is told allow."""
         delivery = Delivery(
-            self._stage,
+            self._grading,
             self._groups,
             progress=self.progress,
             stop_conditions=stop_conditions,
@@ -431,22 +430,29 @@ class Collection:
         self._sink = directory.rollout_sink(self.resolved.redactor, self._resume_state.indexes[log.path.name])
         self._resume_state.indexes.clear()
 
-    def _grading_stage(self) -> GradingStage:
-        stored: dict[str, Any] = {"grading": self.resolved.grading}
-        if self.directory is not None and self.directory.manifest is not None:
-            redactor = self.resolved.redactor
-            stored["grading"] = self.directory.manifest.grading
-            stored["log"] = GradingSink(self.directory.open_scores(), redactor)
-            if self.resolved.judging.models:
-                stored["judgements"] = Judgements(self.directory.open_judgements(), redactor)
-        return GradingStage(
+    def _open_grading_logs(self) -> tuple[GradingSink | None, Judgements | None]:
+        """Where gradings and the replies of judges are stored, if the run is."""
+        if self.directory is None or self.directory.manifest is None:
+            return None, None
+        redactor = self.resolved.redactor
+        log = GradingSink(self.directory.open_scores(), redactor)
+        if not self.resolved.judging.models:
+            return log, None
+        return log, Judgements(self.directory.open_judgements(), redactor)
+
+    def _make_grading(self, *, on_usage: Callable[[Usage], None]) -> CollectGrading:
+        manifest = self.directory.manifest if self.directory is not None else None
+        return CollectGrading(
             self.resolved.judging,
             self.resolved.run,
             self._resume_state,
             self._groups,
-            concurrency=self.resolved.concurrency,
+            generation=manifest.grading if manifest is not None else self.resolved.grading,
+            log=self._grading_log,
+            judgements=self._judgements,
             blobs=self.resolved.context.blobs,
-            **stored,
+            concurrency=self.resolved.concurrency,
+            on_usage=on_usage,
         )
 
     def _save_counts(self) -> None:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from windrow.collecting.grading import CollectGrading, OnGroup, OnProgress, is_graded
 from windrow.engine.commit_queue import Finished, is_pending
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.engine.stop_conditions import StopConditions
-from windrow.grading.grading_pass import GradingStage, Grouped, Progressed, whole
 from windrow.grading.groups import Groups
 from windrow.records import Rollout
 from windrow.store.folding import GRADABLE
@@ -28,8 +28,8 @@ class Listeners(NamedTuple):
     """Who is told of what a call does."""
 
     on_commit: Committed | None
-    on_progress: Progressed | None
-    on_group: Grouped | None
+    on_progress: OnProgress | None
+    on_group: OnGroup | None
 
 
 class Delivery:
@@ -37,7 +37,7 @@ class Delivery:
 
     def __init__(
         self,
-        stage: GradingStage,
+        grading: CollectGrading,
         groups: Groups | None,
         *,
         progress: Progress,
@@ -45,7 +45,7 @@ class Delivery:
         control: Control,
         listeners: Listeners,
     ) -> None:
-        self._stage = stage
+        self._grading = grading
         self._groups = groups
         self._progress = progress
         self._stop_conditions = stop_conditions
@@ -85,7 +85,7 @@ class Delivery:
     async def rest(self) -> None:
         """The call is over: give out what was held back for groups that it has not settled."""
         for rollout in self._groups.rest() if self._groups is not None else ():
-            if self._stage.judges_groups(rollout.env):
+            if self._grading.judges_groups(rollout.env):
                 await self._give([rollout])
 
     def _count(self, finished: Finished) -> None:
@@ -96,13 +96,13 @@ class Delivery:
     async def _graded(self, rollout: Rollout, slot: Slot) -> Rollout:
         if rollout.grade != "pending" or self._control.cancelled:
             return rollout
-        graded = await self._stage.grade(_whole(rollout, slot))
+        graded = await self._grading.grade(_whole(rollout, slot))
         self._progress.judge(graded)
         return graded
 
     async def _settled(self, slot: Slot, rollouts: list[Rollout], groups: Groups) -> None:
         """A slot is not tried again in this call."""
-        together = self._stage.judges_groups(rollouts[0].env)
+        together = self._grading.judges_groups(rollouts[0].env)
         given = [_whole(rollout, slot) for rollout in rollouts]
         closed = groups.settle(slot, given)
         if not together:
@@ -112,7 +112,7 @@ class Delivery:
         group, fresh = closed.group, list(closed.fresh)
         if together and group is not None and not self._control.cancelled:
             changed = any(rollout.status in GRADABLE for rollout in fresh)
-            group = await self._stage.grade_group(group, changed=changed)
+            group = await self._grading.grade_group(group, changed=changed)
             judged = {rollout.key: rollout for rollout in group.rollouts}
             fresh = [judged.get(rollout.key, rollout) for rollout in fresh]
             for rollout in fresh:
@@ -120,7 +120,7 @@ class Delivery:
                     self._progress.judge(rollout)
         if together:
             await self._give(fresh)
-        if group is not None and self._listeners.on_group is not None and whole(group):
+        if group is not None and self._listeners.on_group is not None and is_graded(group):
             await self._listeners.on_group(group)
 
     async def _give(self, rollouts: list[Rollout]) -> None:

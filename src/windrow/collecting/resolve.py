@@ -45,14 +45,14 @@ from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
 from windrow.grading.run_scorers import (
     RunScorers,
+    after_commit_scorers,
     answer_scorer,
-    brought_scorers,
-    config_of,
-    grading_of,
-    group_scorers,
-    late_scorers,
-    left_out,
+    env_group_scorers,
+    env_scorers,
+    grading_fingerprint,
     named_scorers,
+    scorer_config,
+    unused_settings_notes,
 )
 from windrow.grading.scorer_models import scorer_models
 from windrow.identity import fingerprint, source_hash
@@ -121,7 +121,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
         return WorkerSpec(
             run=self.run,
             origins=self.loaded.origins,
-            scorers=[(config_of(scorer), scorer.env) for scorer in self.judging.scorers],
+            scorers=[(scorer_config(scorer), scorer.env) for scorer in self.judging.scorers],
             behaviour=self.behaviour.hash,
             grading=self.judging.fingerprint,
             addresses=addresses(self.services),
@@ -170,7 +170,7 @@ def _prepare(
     _check_policy(loaded, components.policy, source)
     _check_capture(run, components)
     scorers, notes = _scorers(run, overrides, components, survey)
-    late = late_scorers(scorers)
+    late = after_commit_scorers(scorers)
     if late and (run.capture or components.env.capture) == "none":
         raise UsageError(
             f"--capture none: scorer {late[0]!r} judges after the commit and would find no messages"
@@ -182,7 +182,7 @@ def _prepare(
         _check_tools_are_used(components)
     behaviour = _behaviour(loaded, components, source)
     models = scorer_models(scorers, run, redactor, overrides.models)
-    grading = grading_of(scorers, models)
+    grading = grading_fingerprint(scorers, models)
     judging = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
     concurrency = _concurrency(run, components.policy, rank)
     _check_limited(run, components, survey)
@@ -303,16 +303,16 @@ def _scorers(
         answered, notes = answer_scorer(
             survey.problem_rows, survey.all_numbers, survey.unanswered_problems, components.env
         )
-        scorers = (*answered, *brought_scorers(survey.envs, components))
+        scorers = (*answered, *env_scorers(survey.envs, components))
     else:
         scorers = named_scorers(run.scorers or (), overrides.scorers, components.env)
-        notes = left_out(components)
+        notes = unused_settings_notes(components)
         named = next((scorer.name for scorer in scorers if getattr(scorer, "needs_answer", False)), None)
         if survey.unanswered and named is not None:
             raise UsageError(
                 f"scorer {named!r} needs an 'answer' in every row. {list_problems(survey.unanswered)}"
             )
-    return (*scorers, *group_scorers(survey.envs, components)), notes
+    return (*scorers, *env_group_scorers(survey.envs, components)), notes
 
 
 def _behaviour(loaded: LoadedConfig, components: Components, source: Source) -> Fingerprint:
