@@ -109,10 +109,13 @@ class CollectGrading:
         self,
         control: Control,
         progress: Progress,
-        on_progress: OnProgress | None,
-        on_group: OnGroup | None,
+        on_progress: OnProgress,
+        on_group: OnGroup,
     ) -> None:
-        """Judge what is on disk and not graded, rollouts first, until the control stops it."""
+        """Judge what is on disk and not graded, rollouts first, until the control stops it.
+
+        `on_group` is awaited with each group that is graded now, `on_progress` after each rollout and each group.
+        """
 
         async def judge_rollout(place: Place) -> None:
             await self.grade(self._resume_state.read(place), fresh=False)
@@ -121,13 +124,12 @@ class CollectGrading:
             group = self._groups.settled_before(id) if self._groups is not None else None
             if group is not None:
                 graded = await self.grade_group(group, changed=False)
-                if on_group is not None and is_graded(graded):
+                if is_graded(graded):
                     await on_group(graded)
 
         async def count() -> None:
             progress.graded += 1
-            if on_progress is not None:
-                await on_progress()
+            await on_progress()
 
         most = self._concurrency
         rollouts, groups = iter(self._resume_state.to_grade), self._resume_state.unjudged_groups()

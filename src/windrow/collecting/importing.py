@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from windrow.collecting.collection import Collection, Summary, Warn, open_collection
+from windrow.collecting.collection import Collection, Summary, Warn
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import ResolvedRun
 from windrow.engine.context import RunContext
 from windrow.engine.episode import OwnScore, score

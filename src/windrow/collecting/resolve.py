@@ -116,7 +116,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, chosen=self.chooser.choose(self.source, before))
 
     @property
-    def spec(self) -> WorkerSpec:
+    def worker_spec(self) -> WorkerSpec:
         """This run's world in words, for other processes."""
         return WorkerSpec(
             run=self.run,
@@ -176,7 +176,7 @@ def _prepare(
             f"--capture none: scorer {late[0]!r} judges after the commit and would find no messages"
         )
     needy = next((scorer.name for scorer in scorers if getattr(scorer, "needs_tokens", False)), None)
-    if needy is not None and components.policy.wanted_capture != "tokens":
+    if needy is not None and components.capture != "tokens":
         raise UsageError(f"scorer {needy!r} needs the ids of what was sampled: give --capture tokens")
     if components.functions or run.tools:
         _check_tools_are_used(components)

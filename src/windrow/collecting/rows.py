@@ -281,7 +281,7 @@ def as_numbered(
 ) -> tuple[LoadedConfig, tuple[str, ...]]:
     """As many samples as numbered rows have for each task, unless the configuration says how many; and what to say."""
     notes: list[str] = []
-    if rows.unheeded and not getattr(components.agent, "plays_itself", False):
+    if rows.unheeded and not components.agent.external:
         asked = ", ".join(sorted(rows.unheeded))
         notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
     run = loaded.run

@@ -28,7 +28,7 @@ from windrow.policies import Policy, check_sampling, make_policy
 from windrow.policies.capture import level_of
 from windrow.policies.external import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
-from windrow.records import Json
+from windrow.records import Capture, Json
 from windrow.registry import name_of
 from windrow.tasks.prompts import PromptTemplate, read_template
 from windrow.tools import Tool
@@ -68,6 +68,7 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     sampling: dict[str, Json]
     functions: tuple[Tool, ...]
     toolbox: Toolbox
+    capture: Capture  # in episodes of `env`
 
 
 def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Components:
@@ -80,9 +81,6 @@ def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Comp
         raise UsageError(
             f"agent {name_of(agent)!r} plays in env {agent.env!r}, not in {name_of(env)!r}; give --env {agent.env}"
         )
-    usual = env.capture or policy.default_capture
-    policy.wanted_capture = level_of(run.capture, usual, top=run.top_logprobs)
-    policy.wanted_top_logprobs = run.top_logprobs or 0
     seating, env_settings = _seated(env, expand(run.env.settings, where="env.settings"))
     agent_settings = _checked_settings("agent", agent, expand(run.agent.settings, where="agent.settings"))
     functions = (*named_tools(run.tools), *overrides.tools)
@@ -99,6 +97,7 @@ def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Comp
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
         toolbox=make_toolbox(run, functions, redactor),
+        capture=level_of(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
     )
 
 
@@ -216,9 +215,10 @@ def _opponents(
         given = (overrides.models or {}).get(opponent(number))
         model = make_model(plain, where, redactor, run.prices, given)
         policy = model.policy if given else with_tool_calls(model.policy, config.tool_calls)
-        policy.wanted_capture = policy.default_capture
         _price(run, policy)
-        components[opponent(number)] = msgspec.structs.replace(model, policy=policy)
+        components[opponent(number)] = msgspec.structs.replace(
+            model, policy=policy, capture=policy.default_capture
+        )
     return components
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
@@ -14,6 +15,8 @@ from windrow.envs import Ask, BaseEnv, EnvContext, Match, find_env, nobody
 from windrow.envs.scoring import AnyScorer, GroupScorer, Scorer
 from windrow.envs.seating import Seating
 from windrow.policies import Policy
+from windrow.policies.base import PolicyNeeds, open_policy
+from windrow.policies.calls import CallObserver
 from windrow.policies.capture import level_of
 from windrow.records import (
     OPPONENT,
@@ -68,6 +71,13 @@ class Model(msgspec.Struct, frozen=True):
     call_retries: int = 5
     backoff_s: float = 0.5
     price: Price | None = None
+    capture: Capture = "text"  # the most that it is asked to give of a reply
+    observe: CallObserver | None = None  # is told of every try of a call
+
+    async def open(self, notify: Callable[[str], None], *, top_logprobs: int = 0) -> None:
+        """Open the policy for what will be asked of it."""
+        needs = PolicyNeeds(capture=self.capture, top_logprobs=top_logprobs, notify=notify)
+        await open_policy(self.policy, needs)
 
 
 def priced(usage: Usage | None, price: Price | None) -> Usage | None:
@@ -116,12 +126,12 @@ class RunContext:
         self.toolbox = toolbox or Toolbox()
         self.prompt = prompt
         self.limits = limits or LimitsConfig()
-        self.player = Model(policy, sampling or {}, call_retries, backoff_s, price)
         self.behaviour = behaviour
         self.grading = grading
         self._capture = capture
         self.top_logprobs = top_logprobs
         self.env = env  # the run's own; a row may name another
+        self.player = Model(policy, sampling or {}, call_retries, backoff_s, price, self.capture(env))
         self._redact = redact
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
@@ -134,9 +144,17 @@ class RunContext:
         self._forced = forced_sampling
         self._forced_limits = forced_limits
         self._seeds = seeds
-        self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
+        self.blobs: Blobs = MemoryBlobs()
         self._episode_setups: dict[tuple[str | None, str | None, str | None], EpisodeSetup] = {}
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
+
+    def observed_by(self, observe: CallObserver) -> RunContext:
+        """The same context, with `observe` told of every try of a call to the policy."""
+        observed = copy.copy(
+            self
+        )  # the episodes' setups stay shared, so that `close` of either sees them all
+        observed.player = msgspec.structs.replace(self.player, observe=observe)
+        return observed
 
     def task_setup(self, task: Task) -> TaskSetup:
         """Made once a task as a rule: the samples of a task start one after another."""
@@ -198,14 +216,18 @@ class RunContext:
             redact=self._redact,
         )
 
-    async def open(self, notify: Callable[[str], None] = lambda message: None) -> None:
+    async def open(
+        self, notify: Callable[[str], None] = lambda message: None, blobs: Blobs | None = None
+    ) -> None:
         """Called once before the first episode; raises EndpointError when a model cannot serve the run.
 
-        `notify` is told what the user should know of an endpoint while the run goes on.
+        `notify` is told what the user should know of an endpoint while the run goes on. `blobs` keeps large bytes, such as
+        images, of the run; the default keeps them in memory.
         """
-        for policy in (self.policy, *(model.policy for model in self.models.values())):
-            policy.notify = notify
-            await policy.open()
+        self.blobs = blobs or self.blobs
+        await self.player.open(notify, top_logprobs=self.top_logprobs)
+        for model in self.models.values():
+            await model.open(notify)
         await self.toolbox.open()
         await self._player.open(notify)
 

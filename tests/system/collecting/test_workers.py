@@ -59,7 +59,7 @@ class Telling(Env):
     version = 1
 
     async def reset(self, task):
-        self.ctx.conceal(KEY)
+        self.ctx.redact(KEY)
         return Observation([{"role": "user", "content": f"the key is {KEY}"}])
 
     async def step(self, reply, results):

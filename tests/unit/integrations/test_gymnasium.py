@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import gymnasium_envs as gymworlds
 from tests.support.collect_helpers import answering, collected, single
-from tests.support.task_loading import resolved, refusal, tasks_of
+from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.integrations.gymnasium.descriptions import KNOWN
 from windrow.integrations.gymnasium.env import read_action

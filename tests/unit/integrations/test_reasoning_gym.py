@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.collect_helpers import answering, collected
-from tests.support.task_loading import resolved, refusal, tasks_of
+from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Request, Rollout, load
 from windrow.records import Task
 

@@ -14,7 +14,7 @@ import pytest
 import textarena
 
 from tests.support.collect_helpers import answering, collected
-from tests.support.task_loading import resolved, refusal, tasks_of
+from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Request, Rollout, load
 
 pytestmark = pytest.mark.slow

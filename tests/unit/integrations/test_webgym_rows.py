@@ -10,7 +10,7 @@ import pytest
 from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import write_jsonl
 from tests.support.scripted_envs import world
-from tests.support.task_loading import resolved, refusal, tasks_of
+from tests.support.task_loading import refusal, resolved, tasks_of
 from tests.support.webgym_data import row
 from windrow.cli.main import main
 from windrow.errors import UsageError

@@ -14,7 +14,7 @@ import pytest
 from tests.support.collect_helpers import collected, single
 from tests.support.model_server import ModelServer
 from windrow.policies import endpoint_pool as pool
-from windrow.policies.base import MAX_ASKED_WAITS
+from windrow.policies.calls import MAX_ASKED_WAITS
 from windrow.policies.endpoint_failures import AGES_S, retry_after
 
 pytestmark = pytest.mark.slow

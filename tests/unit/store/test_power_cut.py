@@ -29,7 +29,7 @@ from tests.support.run_builders import (
     open_run,
     rows,
 )
-from windrow.collecting.api import run_collection
+from windrow.collecting.running import run_collection
 from windrow.errors import InfraError, StoreError
 from windrow.policies.base import Request
 from windrow.records import Rollout

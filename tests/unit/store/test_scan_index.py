@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.model_server import write_jsonl
 from tests.support.task_loading import refusal
-from windrow.collecting.collection import open_collection
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.engine.components import Overrides

@@ -18,7 +18,7 @@ from tests.support.collect_helpers import answering, collected
 from tests.support.fake_tracker import FakeRun, FakeWandb
 from tests.support.run_builders import collect, make_rollout, open_run, write_run
 from windrow.cli.main import main
-from windrow.collecting.api import run_collection
+from windrow.collecting.running import run_collection
 from windrow.engine.control import Control
 from windrow.records import RecordedScore
 from windrow.stats.metrics import measure

@@ -37,7 +37,7 @@ async def judge_selection(
         opened.log,
         judgements=opened.open_judgements(),
         blobs=opened.directory.blobs,
-        on_usage=stop_conditions.paid,
+        on_usage=stop_conditions.add_usage,
         on_durable=progress.count,
         batch_size=AT_A_TIME,
     )
