@@ -12,14 +12,15 @@ from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import ModelServer
 from tests.support.run_builders import make_rollout
 from windrow import Rollout, RolloutGroup
-from windrow.config import ScorerConfig
+from windrow.config import RunConfig, ScorerConfig
 from windrow.engine.context import Model
-from windrow.grading.grader import Grader
-from windrow.grading.judges import Judges
+from windrow.grading.grading_pass import GradingPass
+from windrow.grading.run_scorers import RunScorers
 from windrow.grading.scorers import make_scorer
 from windrow.policies.base import Request
 from windrow.policies.scripted import CallablePolicy
 from windrow.records import Grading, Message, decode_grading
+from windrow.store.run_directory import Fingerprint
 
 JUDGE_NO_WAIT = ["judge.backoff_s=0", "judge.call_retries=1", "judge.max_outage_s=0"]
 
@@ -110,11 +111,9 @@ async def grade_group(
         else {made.name: {"judge": Model(CallablePolicy(judge, name="judge"), {}, 0, 0.0)}}
     )
     log = _Kept()
-    grader = Grader(
-        [made], Judges(models, call_timeout_s=60), log, fingerprint="f", generation=1, timeout_s=60
-    )
-    [grading] = await grader.grade_group(group, [made.name])
-    assert log.gradings == [grading]
+    scorers = RunScorers(scorers=(made,), models=models)
+    await GradingPass(scorers, RunConfig(), Fingerprint("f", {}), log).grade_group(group, [made.name])
+    [grading] = log.gradings
     return grading
 
 

@@ -11,12 +11,12 @@ import msgspec
 
 from windrow.collecting.collection import mark_attempt
 from windrow.collecting.events import EventStream, GroupReady, ProgressChanged, RolloutReady
+from windrow.collecting.grading import CollectGrading, is_graded
 from windrow.engine.commit_queue import Finished, is_pending
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.stop_conditions import StopConditions
-from windrow.grading.grading_pass import GradingStage, whole
 from windrow.grading.groups import Groups
 from windrow.records import Rollout
 from windrow.store.folding import GRADABLE
@@ -31,7 +31,7 @@ class Delivery:
     def __init__(
         self,
         resume_state: ResumeState,
-        stage: GradingStage,
+        grading: CollectGrading,
         groups: Groups | None,
         *,
         progress: Progress,
@@ -40,7 +40,7 @@ class Delivery:
         events: EventStream,
     ) -> None:
         self._resume_state = resume_state
-        self._stage = stage
+        self._grading = grading
         self._groups = groups
         self._progress = progress
         self._stop_conditions = stop_conditions
@@ -86,7 +86,7 @@ class Delivery:
     async def deliver_rest(self) -> None:
         """The call is over: deliver rollouts that were held back for groups which it has not settled."""
         for rollout in self._groups.rest() if self._groups is not None else ():
-            if self._stage.judges_groups(rollout.env):
+            if self._grading.judges_groups(rollout.env):
                 await self._deliver([rollout])
 
     def _count(self, finished: Finished) -> None:
@@ -97,13 +97,13 @@ class Delivery:
     async def _graded(self, rollout: Rollout, slot: Slot) -> Rollout:
         if rollout.grade != "pending" or self._control.cancelled:
             return rollout
-        graded = await self._stage.grade(_with_task(rollout, slot))
+        graded = await self._grading.grade(_with_task(rollout, slot))
         self._progress.judge(graded)
         return graded
 
     async def _settle(self, slot: Slot, rollouts: list[Rollout], groups: Groups) -> None:
         """This call does not try the slot again."""
-        judged_together = self._stage.judges_groups(rollouts[0].env)
+        judged_together = self._grading.judges_groups(rollouts[0].env)
         with_tasks = [_with_task(rollout, slot) for rollout in rollouts]
         closed = groups.settle(slot, with_tasks)
         if not judged_together:
@@ -113,7 +113,7 @@ class Delivery:
         group, fresh = closed.group, list(closed.fresh)
         if judged_together and group is not None and not self._control.cancelled:
             changed = any(rollout.status in GRADABLE for rollout in fresh)
-            group = await self._stage.grade_group(group, changed=changed)
+            group = await self._grading.grade_group(group, changed=changed)
             judged = {rollout.key: rollout for rollout in group.rollouts}
             fresh = [judged.get(rollout.key, rollout) for rollout in fresh]
             for rollout in fresh:
@@ -121,7 +121,7 @@ class Delivery:
                     self._progress.judge(rollout)
         if judged_together:
             await self._deliver(fresh)
-        if group is not None and self._events.wants(GroupReady) and whole(group):
+        if group is not None and self._events.wants(GroupReady) and is_graded(group):
             await self._events.put(GroupReady(group))
 
     async def _deliver(self, rollouts: Sequence[Rollout], *, settled: bool = True) -> None:

@@ -10,12 +10,12 @@ from typing import Protocol
 from windrow.collecting.collection import Collection, Summary
 from windrow.collecting.delivery import Delivery
 from windrow.collecting.events import EventStream, GroupReady, ProgressChanged
+from windrow.collecting.grading import CollectGrading
 from windrow.engine.control import Control
 from windrow.engine.scheduler import Scheduler
 from windrow.engine.slot_queue import Name, SlotQueue
 from windrow.engine.stop_conditions import StopConditions
 from windrow.errors import StoreError
-from windrow.grading.grading_pass import GradingStage
 from windrow.records import RolloutGroup
 from windrow.services import serving
 from windrow.tasks.plan import Slot, retried
@@ -61,13 +61,13 @@ class _Execution:
         self._control = control
         self._stop_conditions = stop_conditions
         self._events = events
-        self._stage = self._grading_stage()
+        self._grading = self._make_grading()
 
     async def run(self) -> None:
         async with self._services_up():
             if self._resolved.services and self._control.stopping:  # there may be nobody to ask
                 return
-            async with self._stage.open(self._control, self._collection.warn):
+            async with self._grading.open(self._control, self._collection.warn):
                 await self._grade_leftovers()
                 await self._run_pending()
 
@@ -95,7 +95,7 @@ class _Execution:
     async def _grade_leftovers(self) -> None:
         if self._collection.to_grade:
             self._progress.phase = "grading"
-            await self._stage.grade_leftovers(
+            await self._grading.grade_leftovers(
                 self._control, self._progress, self._show_progress, self._show_group
             )
 
@@ -138,7 +138,7 @@ class _Execution:
     async def _run_slots(self) -> None:
         delivery = Delivery(
             self._collection.resume_state,
-            self._stage,
+            self._grading,
             self._collection.groups,
             progress=self._progress,
             stop_conditions=self._stop_conditions,
@@ -196,21 +196,20 @@ class _Execution:
 
         return SlotQueue(following, limits=limits, names=names)
 
-    def _grading_stage(self) -> GradingStage:
+    def _make_grading(self) -> CollectGrading:
         resolved, collection = self._resolved, self._collection
-        directory, grading = collection.directory, resolved.grading
+        directory, generation = collection.directory, resolved.grading
         if directory is not None and directory.manifest is not None:
-            grading = directory.manifest.grading
-        stage = GradingStage(
+            generation = directory.manifest.grading
+        return CollectGrading(
             resolved.judging,
             resolved.run,
             collection.resume_state,
             collection.groups,
-            grading=grading,
+            generation=generation,
             log=collection.grading_sink,
             judgements=collection.judgements,
-            concurrency=resolved.concurrency,
             blobs=directory.blobs if directory is not None else resolved.context.blobs,
+            concurrency=resolved.concurrency,
+            on_usage=self._stop_conditions.add_usage,
         )
-        stage.judges.on_usage = self._stop_conditions.add_usage
-        return stage

@@ -14,7 +14,7 @@ from windrow.engine.components import Components, Overrides
 from windrow.envs import find_env
 from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
-from windrow.grading.run_scorers import late_scorers
+from windrow.grading.run_scorers import after_commit_scorers
 from windrow.policies import Policy, check_sampling
 from windrow.policies.capture import LEVELS
 from windrow.registry import name_of
@@ -40,7 +40,7 @@ def refuse_unusable_settings(
 
 
 def refuse_unusable_scorers(run: RunConfig, components: Components, scorers: tuple[AnyScorer, ...]) -> None:
-    after_commit = late_scorers(scorers)
+    after_commit = after_commit_scorers(scorers)
     if after_commit and (run.capture or components.env.capture) == "none":
         raise UsageError(
             f"--capture none: scorer {after_commit[0]!r} judges after the commit and would find no messages"

@@ -24,12 +24,12 @@ from windrow.errors import UsageError
 from windrow.grading.run_scorers import (
     RunScorers,
     answer_scorer,
-    brought_scorers,
-    config_of,
-    grading_of,
-    group_scorers,
-    left_out,
+    env_group_scorers,
+    env_scorers,
+    grading_fingerprint,
     named_scorers,
+    scorer_config,
+    unused_settings_notes,
 )
 from windrow.grading.scorer_models import scorer_models
 from windrow.policies import Policy
@@ -93,7 +93,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
         return WorkerSpec(
             run=self.run,
             origins=self.loaded.origins,
-            scorers=[(config_of(scorer), scorer.env) for scorer in self.judging.scorers],
+            scorers=[(scorer_config(scorer), scorer.env) for scorer in self.judging.scorers],
             behaviour=self.behaviour.hash,
             grading=self.judging.fingerprint,
             addresses=addresses(self.services),
@@ -144,7 +144,7 @@ def _resolve(
     scorers, scorer_notes = _choose_scorers(run, overrides, components, survey)
     refuse_unusable_scorers(run, components, scorers)
     models = scorer_models(scorers, run, redactor, overrides.models)
-    grading = grading_of(scorers, models)
+    grading = grading_fingerprint(scorers, models)
     judging = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
     behaviour = behaviour_fingerprint(settled, components, survey.source)
     chosen = chooser.choose(survey.source)
@@ -199,16 +199,16 @@ def _choose_scorers(
         answered, notes = answer_scorer(
             survey.problem_rows, survey.all_numbers, survey.unanswered_problems, components.env
         )
-        scorers = (*answered, *brought_scorers(survey.envs, components))
+        scorers = (*answered, *env_scorers(survey.envs, components))
     else:
         scorers = named_scorers(run.scorers or (), overrides.scorers, components.env)
-        notes = left_out(components)
+        notes = unused_settings_notes(components)
         named = next((scorer.name for scorer in scorers if getattr(scorer, "needs_answer", False)), None)
         if survey.unanswered and named is not None:
             raise UsageError(
                 f"scorer {named!r} needs an 'answer' in every row. {list_problems(survey.unanswered)}"
             )
-    return (*scorers, *group_scorers(survey.envs, components)), notes
+    return (*scorers, *env_group_scorers(survey.envs, components)), notes
 
 
 def _earlier_runs(run: RunConfig, rows: OpenedRows, components: Components, rank: Rank | None) -> list[Path]:

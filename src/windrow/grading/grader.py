@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -25,12 +24,6 @@ from windrow.util.freeze import copied, copied_task
 Verdicts = Mapping[AttemptId, Verdict | None]
 
 
-class GradingLog(Protocol):
-    """Where gradings go. `commit` returns when they are durable."""
-
-    async def commit(self, gradings: Sequence[Grading]) -> None: ...
-
-
 class Grader:
     """Has scorers judge rollouts and groups. A scorer's failure is a grading that failed, never a lost run.
 
@@ -41,48 +34,26 @@ class Grader:
         self,
         scorers: Sequence[AnyScorer],
         judges: Judges,
-        log: GradingLog,
         *,
         fingerprint: str,
         generation: int,
         timeout_s: float,
     ) -> None:
-        self._scorers: dict[str, Scorer] = {}
-        self._group_scorers: dict[str, GroupScorer] = {}
+        self.scorers: dict[str, Scorer] = {}
+        self.group_scorers: dict[str, GroupScorer] = {}
         for scorer in scorers:
             if isinstance(scorer, GroupScorer):
-                self._group_scorers[scorer.name] = scorer
+                self.group_scorers[scorer.name] = scorer
             else:
-                self._scorers[scorer.name] = scorer
+                self.scorers[scorer.name] = scorer
         self._judges = judges
-        self._log = log
         self._fingerprint = fingerprint
         self._generation = generation
         self._timeout_s = timeout_s
 
-    async def grade(self, rollout: Rollout, names: Sequence[str]) -> list[Grading]:
-        """Have these scorers judge a rollout, those that judge groups left out. Each grading is durable before the
-        next scorer is asked."""
-        components = []
-        for name in names:
-            if name in self._scorers:
-                components.append(await self.judge(rollout, name))
-                await self._log.commit(components[-1:])
-        return components
-
-    async def grade_group(self, group: RolloutGroup, names: Sequence[str]) -> list[Grading]:
-        """Have these scorers judge a group, those that judge rollouts left out. Each grading is durable before the
-        next scorer is asked."""
-        components = []
-        for name in names:
-            if name in self._group_scorers:
-                components.append(await self.judge_group(group, name))
-                await self._log.commit(components[-1:])
-        return components
-
     async def judge(self, rollout: Rollout, name: str) -> Grading:
-        """What a scorer says of a rollout. The caller commits it."""
-        scorer = self._scorers[name]
+        """What a scorer says of a rollout. The caller writes it down."""
+        scorer = self.scorers[name]
         hearing = self._judges.hearing(name)
         verdict: Verdict | None = None
         error: ErrorRecord | None = None
@@ -95,8 +66,8 @@ class Grader:
         return self._grading(rollout.id, (rollout.key,), name, hearing, (verdict,), error)
 
     async def judge_group(self, group: RolloutGroup, name: str) -> Grading:
-        """What a scorer says of a group. The caller commits it."""
-        scorer = self._group_scorers[name]
+        """What a scorer says of a group. The caller writes it down."""
+        scorer = self.group_scorers[name]
         hearing = self._judges.hearing(name)
         members = tuple(rollout.key for rollout in group.rollouts)
         verdicts: Verdicts = {}
@@ -141,7 +112,7 @@ class Grader:
 
     def _shown(self, group: RolloutGroup, name: str) -> RolloutGroup:
         """What a scorer sees of a group, to do with as it likes: the scores of those before it, not of those after."""
-        order = list(self._group_scorers)
+        order = list(self.group_scorers)
         later = order[order.index(name) :]
         return msgspec.structs.replace(
             group,

@@ -48,6 +48,7 @@ class Judges:
         concurrency: int | None = None,
         judgements: Judgements | None = None,
         blobs: Blobs | None = None,
+        on_usage: Callable[[Usage], None] = lambda usage: None,
     ) -> None:
         self._models = models
         self._call_timeout_s = call_timeout_s
@@ -60,7 +61,7 @@ class Judges:
         self._asking: dict[str, asyncio.Event] = {}
         self.judgements = judgements or Judgements()
         self.blobs = blobs or MemoryBlobs()
-        self.on_usage: Callable[[Usage], None] = lambda usage: None
+        self._on_usage = on_usage
 
     def all(self) -> Iterable[Model]:
         """Each model once, whoever asks it."""
@@ -125,7 +126,7 @@ class Judges:
             ) from problem
         usage = priced(found.usage, model.price)
         if usage is not None:
-            self.on_usage(usage)
+            self._on_usage(usage)
         return found if usage is found.usage else msgspec.structs.replace(found, usage=usage)
 
 

@@ -1,7 +1,7 @@
-"""Which scorers judge a run: those it names, else those its environments bring; and what names the grading.
+"""Choosing the scorers of a run: those that it names, else those that its environments bring; and their fingerprint.
 
 An environment brings scorers (`Env.scorers`) and may score groups itself (`Env.score_group`). Rows with an `answer`
-in the environment `problem` have `number` or `exact`.
+in the environment `problem` are scored by `number` or `exact`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_SCORERS_ENV = "problem"
 
 
 class RunScorers(msgspec.Struct, frozen=True, kw_only=True):
-    """How rollouts are judged: the scorers, and by scorer the models that they ask."""
+    """The scorers of a run, the models that each of them asks, by scorer and name, and the hash of their fingerprint."""
 
     scorers: tuple[AnyScorer, ...] = ()
     models: dict[str, dict[str, Model]] = {}
@@ -37,19 +37,19 @@ class RunScorers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named_scorers(
-    configs: Iterable[ScorerConfig], functions: Iterable[Callable[..., Any]], own: type[BaseEnv]
+    configs: Iterable[ScorerConfig], functions: Iterable[Callable[..., Any]], run_env: type[BaseEnv]
 ) -> tuple[AnyScorer, ...]:
-    """The scorers that a run names, and those that a program gives; each once."""
-    return each_once(
+    """The scorers that a run names, then those that a program gives as functions."""
+    return check_names_differ(
         (
-            *(configured_scorer(config, None, own) for config in configs),
+            *(configured_scorer(config, None, run_env) for config in configs),
             *(scorer_of(function) for function in functions),
         )
     )
 
 
-def each_once(scorers: Iterable[AnyScorer]) -> tuple[AnyScorer, ...]:
-    """The scorers; a verdict is known by its scorer's name, so two of one name are refused."""
+def check_names_differ(scorers: Iterable[AnyScorer]) -> tuple[AnyScorer, ...]:
+    """Return the scorers; refuse two of the same name, since a verdict is known by its scorer's name."""
     scorers = tuple(scorers)
     names = [scorer.name for scorer in scorers]
     for name in names:
@@ -58,24 +58,24 @@ def each_once(scorers: Iterable[AnyScorer]) -> tuple[AnyScorer, ...]:
     return scorers
 
 
-def brought_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list[AnyScorer]:
-    """What the environments of a run's rows bring: only the run's own has settings."""
-    found: dict[str, AnyScorer] = {}
+def env_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list[AnyScorer]:
+    """The scorers that the environments of a run's rows bring. Only the run's own environment has settings."""
+    by_name: dict[str, AnyScorer] = {}
     for env in sorted(envs, key=name_of):
         settings = components.env_settings if env is components.env else {}
         for config in env.scorers(settings):
             scorer = configured_scorer(config, name_of(env), components.env)
-            if config.name in found:
+            if config.name in by_name:
                 raise UsageError(
-                    f"the environments {found[config.name].env!r} and {name_of(env)!r} both bring a scorer "
+                    f"the environments {by_name[config.name].env!r} and {name_of(env)!r} both bring a scorer "
                     f"{config.name!r}; name the scorers with --scorer"
                 )
-            found[config.name] = scorer
-    return list(found.values())
+            by_name[config.name] = scorer
+    return list(by_name.values())
 
 
-def left_out(components: Components) -> tuple[str, ...]:
-    """What to say where scorers are named: of settings that were for a scorer which the environment would have brought."""
+def unused_settings_notes(components: Components) -> tuple[str, ...]:
+    """What to tell the user when scorers are named and the environment's settings were for a scorer of its own."""
     if not components.env_settings or components.env.identity(components.env_settings):
         return ()
     return tuple(
@@ -84,12 +84,12 @@ def left_out(components: Components) -> tuple[str, ...]:
     )
 
 
-def group_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list[AnyScorer]:
-    """The environments that score groups themselves."""
-    own = sorted((env for env in envs if _scores_groups(env)), key=name_of)
-    if len(own) > 1:
+def env_group_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list[AnyScorer]:
+    """The scorer of the environment that scores groups itself, if there is one; two of them are refused."""
+    scoring = sorted((env for env in envs if _scores_groups(env)), key=name_of)
+    if len(scoring) > 1:
         raise UsageError(
-            f"the environments {name_of(own[0])!r} and {name_of(own[1])!r} both score groups; collect them "
+            f"the environments {name_of(scoring[0])!r} and {name_of(scoring[1])!r} both score groups; collect them "
             f"into runs of their own"
         )
     return [
@@ -98,14 +98,14 @@ def group_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list
             name_of(env),
             components.env,
         )
-        for env in own
+        for env in scoring
     ]
 
 
 def answer_scorer(
-    rows: int, all_numbers: bool, unanswered: RowProblems, own: type[BaseEnv]
+    rows: int, all_numbers: bool, unanswered: RowProblems, run_env: type[BaseEnv]
 ) -> tuple[list[AnyScorer], tuple[str, ...]]:
-    """The scorer of rows with answers, and what to say about the choice."""
+    """The scorer of rows with answers, and what to tell the user about the choice."""
     if not rows:
         return [], ()
     if len(unanswered) == rows:
@@ -118,23 +118,26 @@ def answer_scorer(
     name, why = (
         ("number", "every answer is a number") if all_numbers else ("exact", "not every answer is a number")
     )
-    scorer = configured_scorer(ScorerConfig(name=name), DEFAULT_SCORERS_ENV, own)
+    scorer = configured_scorer(ScorerConfig(name=name), DEFAULT_SCORERS_ENV, run_env)
     return [scorer], (f"scorer: {name} ({why}; --scorer names another)",)
 
 
-def config_of(scorer: AnyScorer) -> ScorerConfig:
-    """A scorer in words, for another process."""
+def scorer_config(scorer: AnyScorer) -> ScorerConfig:
+    """The configuration from which another process can make the same scorer."""
     config: ScorerConfig | None = getattr(scorer, "config", None)
     return config or ScorerConfig(name=scorer.name)
 
 
-def late_scorers(scorers: Iterable[AnyScorer]) -> list[str]:
-    """The names of those that judge after the commit."""
+def after_commit_scorers(scorers: Iterable[AnyScorer]) -> list[str]:
+    """The names of the scorers that judge after the commit."""
     return [scorer.name for scorer in scorers if isinstance(scorer, GroupScorer) or scorer.after_commit]
 
 
-def grading_of(scorers: Sequence[AnyScorer], models: Mapping[str, Mapping[str, Model]]) -> Fingerprint | None:
-    """What shapes verdicts: the scorers with weights and settings, their judges; nothing volatile."""
+def grading_fingerprint(
+    scorers: Sequence[AnyScorer], models: Mapping[str, Mapping[str, Model]]
+) -> Fingerprint | None:
+    """The fingerprint of everything that shapes verdicts: the scorers with their weights and settings, and their judges;
+    nothing volatile."""
     if not scorers:
         return None
     envs = {scorer.env for scorer in scorers}
@@ -147,7 +150,7 @@ def grading_of(scorers: Sequence[AnyScorer], models: Mapping[str, Mapping[str, M
 
 
 def _entry(scorer: AnyScorer, models: Mapping[str, Model]) -> dict[str, Json]:
-    config = config_of(scorer)
+    config = scorer_config(scorer)
     identity = getattr(scorer, "identity", dict)
     entry: dict[str, Json] = {
         "name": scorer.name,

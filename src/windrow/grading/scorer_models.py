@@ -21,15 +21,15 @@ def scorer_models(
     scorers: Sequence[AnyScorer],
     run: RunConfig,
     redactor: Redactor,
-    given: Mapping[str, Policy] | None = None,
+    overrides: Mapping[str, Policy] | None = None,
 ) -> dict[str, dict[str, Model]]:
-    """By scorer, the models that it asks: its own, and the run's judge under the name "judge".
+    """The models that each scorer asks, by scorer and name: its own, and the run's judge under the name "judge".
 
-    A judge that is `given` as an object takes the place of the run's.
+    A judge among the `overrides` takes the place of the run's.
     """
-    components: dict[bytes, Model] = {}
-    judge = (given or {}).get(JUDGE)
-    found: dict[str, dict[str, Model]] = {}
+    models: dict[bytes, Model] = {}  # by configuration: scorers share models
+    judge = (overrides or {}).get(JUDGE)
+    by_scorer: dict[str, dict[str, Model]] = {}
     for scorer in scorers:
         configs = dict(scorer.models())
         if scorer.asks_judge and JUDGE not in configs and (run.judge.model or judge is not None):
@@ -40,17 +40,17 @@ def scorer_models(
             )
         for name, config in configs.items():
             key = msgspec.json.encode(config)
-            if key not in components:
+            if key not in models:
                 instead = judge if config is run.judge else None
                 where = (
                     "--judge (its address is --judge-base-url)"
                     if config is run.judge
                     else f"the model {name!r} of scorer {scorer.name!r}"
                 )
-                components[key] = make_model(config, where, redactor, run.prices, instead)
-            found.setdefault(scorer.name, {})[name] = components[key]
-            _check_scores_ids(scorer, components[key].policy)
-    return found
+                models[key] = make_model(config, where, redactor, run.prices, instead)
+            by_scorer.setdefault(scorer.name, {})[name] = models[key]
+            _check_scores_ids(scorer, models[key].policy)
+    return by_scorer
 
 
 def _check_scores_ids(scorer: AnyScorer, policy: Policy) -> None:

@@ -339,7 +339,7 @@ async def test_a_run_whose_own_scorers_cannot_be_found_says_how_to_name_them(tmp
 async def test_as_many_groups_are_in_memory_as_have_their_members_side_by_side(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.grading.rescoring.judging.AT_A_TIME", 4)
+    monkeypatch.setattr("windrow.grading.rescoring.running.AT_A_TIME", 4)
     there: set[str] = set()
     most = 0
 
@@ -403,14 +403,14 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_verdicts_that_took_no_wait_share_writes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windrow.grading.rescoring.judging.AT_A_TIME", 5)
+    monkeypatch.setattr("windrow.grading.rescoring.running.AT_A_TIME", 5)
     sizes = commits(monkeypatch)
     await windrow.rescore(run, scorers=["exact"])
     assert (sizes, len(gradings(run)), rewards(run)) == ([5, 5, 2], 12, [1.0] * 12)
 
 
 async def test_a_verdict_is_counted_once_it_is_on_disk(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windrow.grading.rescoring.judging.AT_A_TIME", 5)
+    monkeypatch.setattr("windrow.grading.rescoring.running.AT_A_TIME", 5)
     seen: list[int] = []
 
     def look(progress: RescoreProgress) -> None:

@@ -7,8 +7,9 @@ Killed at any moment, the same call judges what is missing.
 
 from __future__ import annotations
 
+from windrow.grading.rescoring.finishing import Rescored
 from windrow.grading.rescoring.generations import Generation, generations, use_generation
 from windrow.grading.rescoring.progress import RescoreProgress
-from windrow.grading.rescoring.rescore import Rescored, rescore
+from windrow.grading.rescoring.rescore import rescore
 
 __all__ = ["Generation", "RescoreProgress", "Rescored", "generations", "rescore", "use_generation"]

@@ -21,23 +21,23 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     active: bool
     scorers: tuple[str, ...]
-    gradings: int  # in scores.jsonl; what scorers said before the commit stands in the rollouts themselves
+    gradings: int  # in scores.jsonl; verdicts given before the commit stand in the rollouts themselves
     failed: int
 
 
 def use_generation(run: str | Path, number: int) -> Fingerprint:
     """Make a generation the active one: from now on its verdicts count."""
-    RunReader(run)  # refuses what is no run
+    RunReader(run)  # refuses a directory that is not a run
     directory = RunDirectory(Path(run))
     try:
         assert directory.manifest is not None
-        known = {generation.generation: generation for generation in generations_of(directory.manifest)}
-        if number not in known:
-            have = ", ".join(map(str, sorted(known))) or "none"
+        by_number = {generation.generation: generation for generation in generations_of(directory.manifest)}
+        if number not in by_number:
+            have = ", ".join(map(str, sorted(by_number))) or "none"
             raise UsageError(f"{run} has no generation {number} (it has {have})")
-        directory.write_manifest(with_generation(directory.manifest, known[number]))
+        directory.write_manifest(with_generation(directory.manifest, by_number[number]))
         write_metrics(run, measure_run(run), directory.disk)
-        return known[number]
+        return by_number[number]
     finally:
         directory.close()
 
@@ -53,18 +53,18 @@ def generations(run: str | Path) -> list[Generation]:
     active = reader.manifest.grading
     return [
         Generation(
-            number=known.generation,
-            active=active is not None and known.generation == active.generation,
-            scorers=tuple(entry["name"] for entry in known.of.get("scorers") or ()),
-            gradings=counts[known.generation],
-            failed=failed[known.generation],
+            number=generation.generation,
+            active=active is not None and generation.generation == active.generation,
+            scorers=tuple(entry["name"] for entry in generation.of.get("scorers") or ()),
+            gradings=counts[generation.generation],
+            failed=failed[generation.generation],
         )
-        for known in generations_of(reader.manifest)
+        for generation in generations_of(reader.manifest)
     ]
 
 
-def known_generation(manifest: Manifest, number: int) -> Fingerprint:
-    return next(known for known in generations_of(manifest) if known.generation == number)
+def generation_numbered(manifest: Manifest, number: int) -> Fingerprint:
+    return next(generation for generation in generations_of(manifest) if generation.generation == number)
 
 
 class _GradingHead(msgspec.Struct, gc=False):

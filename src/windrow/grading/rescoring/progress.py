@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -10,9 +11,9 @@ from windrow.records import Grading
 
 
 class RescoreProgress(msgspec.Struct):
-    """`read` of `total` rollouts are looked at, `chosen` of them to be judged, `judged` by this call.
+    """`read` of `total` rollouts were looked at, `chosen` of them are to be judged, `judged` were judged by this call.
 
-    `total` is counted quickly beforehand; once all are read, it is exact.
+    `total` is a quick estimate at first; once all rollouts are read, it is exact.
     """
 
     total: int
@@ -24,6 +25,15 @@ class RescoreProgress(msgspec.Struct):
     in_flight: int = 0
     short: int = 0  # groups with too few samples to be judged together
     example: str = ""  # why the first one failed
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Count what is judged inside as in flight."""
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
 
     def count(self, gradings: Sequence[Grading]) -> None:
         """Count gradings that are durable."""
