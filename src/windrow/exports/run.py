@@ -72,7 +72,10 @@ def export(
     path = exporter.place(Path(out), Path(run))
     with ExitStack() as stack:
         file = stack.enter_context(drafted(path, overwrite=overwrite))
-        beside = [stack.enter_context(drafted(one, overwrite=overwrite)) for one in exporter.beside(path)]
+        beside = [
+            stack.enter_context(drafted(side_path, overwrite=overwrite))
+            for side_path in exporter.beside(path)
+        ]
         writer = exporter.open(file)
         exporter.begin(Path(run), beside)
         work = _Work(exporter, writer, selection, on_progress)
