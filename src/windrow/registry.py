@@ -138,7 +138,7 @@ def import_extra(module: str, *, extra: str, what: str) -> Any:
 def extra_needed(extra: str, what: str, why: str = "") -> "UsageError":
     from windrow.errors import UsageError
 
-    return UsageError(f"{what} needs the extra {extra!r}{why}; type: pip install 'windrow[{extra}]'")
+    return UsageError(f"{what} needs the extra {extra!r}{why}; type: pip install 'windrow-rl[{extra}]'")
 
 
 def make_here_importable() -> None:

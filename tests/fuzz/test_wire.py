@@ -15,7 +15,8 @@ from tests.faults.test_replies import WHOLE
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_refused
 from tests.support.raw_server import http, wired
 from tests.support.replay_server import laid_down, replies, request_of, shown_top
-from windrow.policies.base import Completion, Request, complete
+from windrow.policies.base import Completion, Request
+from windrow.policies.calls import complete
 from windrow.policies.chat import ChatPolicy
 from windrow.policies.doctor import examine
 from windrow.records import Message

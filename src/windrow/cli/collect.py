@@ -15,10 +15,11 @@ from windrow.cli.flags import add_options
 from windrow.cli.progress import Display
 from windrow.cli.signals import Signals
 from windrow.cli.tracker_flags import add_track_arguments
-from windrow.collecting.api import run_collection
-from windrow.collecting.collection import Collection, Summary, open_collection
+from windrow.collecting.collection import Collection, Summary
+from windrow.collecting.opening import open_collection
 from windrow.collecting.ranks import is_unasked, launched
 from windrow.collecting.resolve import ResolvedRun, resolve
+from windrow.collecting.running import run_collection
 from windrow.config import OPTIONS, load_config
 from windrow.engine.control import Control
 from windrow.envs import Env

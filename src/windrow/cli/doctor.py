@@ -55,7 +55,9 @@ def _here() -> list[Finding]:
     for extra, packages in {**EXTRAS, **declared("extras")}.items():
         versions = [_installed(package) for package in packages]
         whole = all(versions)
-        detail = ", ".join(text for text in versions if text) if whole else f"pip install 'windrow[{extra}]'"
+        detail = (
+            ", ".join(text for text in versions if text) if whole else f"pip install 'windrow-rl[{extra}]'"
+        )
         findings.append(Finding(f"[{extra}]", True if whole else None, detail))
     findings.append(_browser())
     for model in MODELS.values():

@@ -69,22 +69,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(arguments: argparse.Namespace) -> tuple[Stats, Metrics]:
     """Into metrics.json, whatever stands there."""
-    from windrow.stats.metrics import survey, write_metrics  # with the environments, which have hooks
+    from windrow.stats.metrics import measure_run, write_metrics  # with the environments, which have hooks
 
-    surveyed = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
-    write_metrics(arguments.run, surveyed)
-    return surveyed.stats, surveyed.metrics
+    found = measure_run(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
+    write_metrics(arguments.run, found)
+    return found.stats, found.metrics
 
 
 def _track(arguments: argparse.Namespace, trackers: list[Named], metrics: Metrics | None) -> None:
-    from windrow.stats.metrics import survey, unchanged_metrics
+    from windrow.stats.metrics import measure_run, unchanged_metrics
     from windrow.trackers.reporting import track
 
     run, pass_reward = arguments.run, arguments.pass_reward
     if metrics is None:
         metrics = unchanged_metrics(run, pass_reward=pass_reward)
     if metrics is None:
-        metrics = survey(run, pass_reward=pass_reward, warn=_warn).metrics
+        metrics = measure_run(run, pass_reward=pass_reward, warn=_warn).metrics
     upload = arguments.upload_rollouts is not False
     asyncio.run(track(Path(run), trackers, upload_rollouts=upload, metrics=metrics, warn=_warn))
 

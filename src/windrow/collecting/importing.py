@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.collecting.collection import Collection, Summary, Warn, open_collection
+from windrow.collecting.collection import Collection, Summary, Warn
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import ResolvedRun
 from windrow.engine.context import RunContext
 from windrow.errors import UsageError

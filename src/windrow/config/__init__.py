@@ -3,6 +3,9 @@
 Nothing is ignored: an unknown key, a wrong type or a value out of range is an error that names the key, the file and
 line (or the flag), and the nearest right name. `${VAR}` stands for an environment variable, `${service.NAME.url}` for
 where a service runs; both are expanded when the value is used and never written to a file.
+
+This room holds options, their types and their loading. Objects that a configuration names (policies, environments,
+scorers) are made in their own rooms.
 """
 
 from __future__ import annotations

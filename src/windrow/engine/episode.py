@@ -11,10 +11,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from windrow.engine.auxiliary_models import Asking
-from windrow.engine.context import EpisodeSetup, NoJudge, RunContext, TaskSetup, Verdict
+from windrow.engine.context import EpisodeSetup, RunContext, TaskSetup
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.envs import BaseEnv, Env, Episode
+from windrow.envs.scoring import NoJudge, Verdict
 from windrow.errors import EnvError, InfraError, ScorerError, error_record
 from windrow.records import Owner, RecordedScore, Rollout, Score
 from windrow.tasks.plan import Slot

@@ -100,7 +100,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries. `seats` is how
     many a match has. `blobs` keeps large bytes: `await ctx.blobs.image(…)` gives the part of a message that names an image.
-    What `redact` is told, a key that a task is given, stands in no file from then on.
+    `redact(secret)` keeps a secret, such as a key that belongs to the task, out of every file from then on.
     """
 
     id: str
@@ -111,6 +111,10 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     seats: int = 1
     blobs: Blobs = msgspec.field(default_factory=MemoryBlobs)
     redact: Callable[[str], None] = lambda secret: None
+
+    def conceal(self, secret: str) -> None:
+        """The former name of `redact`."""
+        self.redact(secret)
 
 
 class ScoreContext(Protocol):

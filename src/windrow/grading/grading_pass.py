@@ -13,7 +13,6 @@ from typing import TypeVar
 import msgspec
 
 from windrow.config import RunConfig
-from windrow.engine.components import Judging
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import first_of
@@ -21,12 +20,13 @@ from windrow.errors import WindrowError
 from windrow.grading.grader import Grader, GradingLog
 from windrow.grading.groups import Groups
 from windrow.grading.judges import Judges
+from windrow.grading.run_scorers import RunScorers
 from windrow.records import Grading, Rollout, RolloutGroup
 from windrow.store.folding import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
-from windrow.store.line_places import Place
+from windrow.store.line_positions import LinePosition
+from windrow.store.manifest import Fingerprint
 from windrow.store.resume import ResumeState
-from windrow.store.run_directory import Fingerprint
 from windrow.util.blobs import Blobs
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class GradingStage:
 
     def __init__(
         self,
-        judging: Judging,
+        judging: RunScorers,
         run: RunConfig,
         resume_state: ResumeState,
         groups: Groups | None,
@@ -105,11 +105,13 @@ class GradingStage:
             return rollout
         expected = expected_scorers(grading.of, rollout.env)
         missing = (
-            missing_scorers(rollout, expected) if fresh else self._resume_state.missing(rollout, expected)
+            missing_scorers(rollout, expected)
+            if fresh
+            else self._resume_state.missing_scorers(rollout, expected)
         )
         gradings = await self._grader.grade(rollout, missing)
         graded = fold(rollout, gradings, active=grading.hash, expected=expected)
-        self._resume_state.judged(rollout, gradings)
+        self._resume_state.add_gradings(rollout, gradings)
         self._count([rollout], [graded])
         return graded
 
@@ -122,7 +124,9 @@ class GradingStage:
         names: Sequence[str] = expected_group_scorers(grading.of, env)
         if not changed:
             lacking = {
-                name for rollout in group.rollouts for name in self._resume_state.missing(rollout, names)
+                name
+                for rollout in group.rollouts
+                for name in self._resume_state.missing_scorers(rollout, names)
             }
             names = [name for name in names if name in lacking]
         graded = group
@@ -132,7 +136,7 @@ class GradingStage:
         return graded
 
     def _count(self, before: Sequence[Rollout], now: Sequence[Rollout]) -> None:
-        self._resume_state.ungraded += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
+        self._resume_state.ungraded_count += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
 
     def _folded(self, group: RolloutGroup, gradings: list[Grading], grading: Fingerprint) -> RolloutGroup:
         expected = expected_scorers(grading.of, group.rollouts[0].env)
@@ -150,7 +154,7 @@ class GradingStage:
     ) -> None:
         """Judge what is on disk and not graded, rollouts first; bounded, and cut short by a stop."""
 
-        async def rollout(place: Place) -> None:
+        async def rollout(place: LinePosition) -> None:
             await self.grade(self._resume_state.read(place), fresh=False)
 
         async def group(id: str) -> None:
@@ -160,8 +164,8 @@ class GradingStage:
                 if on_group is not None and whole(graded):
                     await on_group(graded)
 
-        await self._each(iter(self._resume_state.to_grade), rollout, control, progress, on_progress)
-        await self._each(self._resume_state.unjudged_groups(), group, control, progress, on_progress)
+        await self._each(iter(self._resume_state.ungraded_lines), rollout, control, progress, on_progress)
+        await self._each(self._resume_state.ungraded_groups(), group, control, progress, on_progress)
 
     async def _each(
         self,

@@ -18,9 +18,10 @@ from windrow.envs.base import Messages
 from windrow.errors import PolicyError, ScorerError
 from windrow.identity import digest
 from windrow.policies import Completion, Request
-from windrow.policies.base import ForcedTokens, complete
+from windrow.policies.base import ForcedTokens
+from windrow.policies.calls import complete
 from windrow.records import Judgement, Message, TeacherTokens, Usage
-from windrow.store.judgements import Judgements, Said
+from windrow.store.judgements import Judgements, JudgeReply
 from windrow.util.blobs import Blobs, MemoryBlobs, shown
 from windrow.util.deadlines import Deadline
 from windrow.util.freeze import Freezer
@@ -70,8 +71,7 @@ class Judges:
 
     async def open(self, notify: Callable[[str], None]) -> None:
         for model in self.all():
-            model.policy.notify = notify
-            await model.policy.open()
+            await model.open(notify)
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:  # each is closed, whatever the others do
@@ -100,7 +100,7 @@ class Judges:
                 found = await self.completion(model, request)
                 heard = _read_reply(Freezer().text(found.content or ""), found.usage, read, found.finish)
                 if heard.problem is None:
-                    await self.judgements.keep(Said(key=key, reply=heard.reply, usage=heard.usage))
+                    await self.judgements.keep(JudgeReply(key=key, reply=heard.reply, usage=heard.usage))
                 return heard
         finally:
             self._asking.pop(key).set()

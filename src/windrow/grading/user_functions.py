@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from windrow.engine.context import AnyScorer, Verdict
 from windrow.envs import BaseEnv, Episode, ScoreContext
+from windrow.envs.scoring import AnyScorer, Verdict
 from windrow.errors import ScorerError
 from windrow.grading.base import BaseScorer
 from windrow.grading.group_members import entrants_of

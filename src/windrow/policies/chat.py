@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from windrow.config import PolicyConfig, expand
 from windrow.errors import InfraError, PolicyError, UsageError
-from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.base import Completion, Policy, PolicyNeeds, Request
 from windrow.policies.capture import asks
 from windrow.policies.dialects import AUTO, DIALECTS, Dialect, scoring
 from windrow.policies.endpoint import Endpoint
@@ -70,11 +70,12 @@ class ChatPolicy(Policy):
         )
 
     async def _find_out(self, endpoint: Endpoint) -> None:
-        """Whether the endpoint gives what is to be kept, where that is more than text."""
-        if asks(self.wanted_capture, "logprobs"):
-            facts = await self.facts(endpoint)
-            require(facts, self.wanted_capture, endpoint.base_url)
-            require_top(facts, self.wanted_top_logprobs, endpoint.base_url)
+        """Check that the endpoint gives what is to be captured, where that is more than text."""
+        needs = self.needs
+        if asks(needs.capture, "logprobs"):
+            facts = await self.facts(endpoint, needs)
+            require(facts, needs.capture, endpoint.base_url)
+            require_top(facts, needs.top_logprobs, endpoint.base_url)
 
     async def _know(self, endpoint: Endpoint) -> None:
         """Find out what an endpoint is that is to score ids, where it was not named."""
@@ -83,13 +84,13 @@ class ChatPolicy(Policy):
             endpoint.dialect = DIALECTS[name or "openai"]
             self._known.add(endpoint)
 
-    async def facts(self, endpoint: Endpoint) -> Facts:
-        """What an endpoint is, and what of `wanted_capture` it gives."""
+    async def facts(self, endpoint: Endpoint, needs: PolicyNeeds) -> Facts:
+        """What an endpoint is, and how much of `needs` it gives."""
         return await find_out(
             endpoint,
             self.model,
-            self.wanted_capture,
-            top=self.wanted_top_logprobs,
+            needs.capture,
+            top=needs.top_logprobs,
             auto=self._auto,
             timeout_s=self._probe_timeout_s,
         )
@@ -103,7 +104,8 @@ class ChatPolicy(Policy):
         """The URLs that are asked."""
         return ", ".join(endpoint.base_url for endpoint in self._pool.endpoints)
 
-    async def open(self) -> None:
+    async def open(self, needs: PolicyNeeds | None = None) -> None:
+        await super().open(needs)
         for endpoint in self._pool.endpoints:
             endpoint.open(self._headers)
         if self._probe:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from windrow.errors import EndpointError, InfraError, PolicyError
+from windrow.policies.base import PolicyNeeds
 from windrow.policies.capture import asks
 from windrow.policies.chat import ChatPolicy
 from windrow.policies.dialects import DIALECTS, scoring
@@ -74,8 +75,8 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
 
 async def _tokens(policy: ChatPolicy) -> list[Finding]:
     """How exactly its replies can be kept."""
-    policy.wanted_capture, policy.wanted_top_logprobs = "tokens", TOP
-    facts = await policy.facts(policy.endpoints[0])
+    needs = PolicyNeeds(capture="tokens", top_logprobs=TOP)
+    facts = await policy.facts(policy.endpoints[0], needs)
     reached = facts.reached or "text"
     kind = f", {facts.logprob_kind}" if facts.logprob_kind else ""
     why = f" ({facts.why})" if facts.why else ""

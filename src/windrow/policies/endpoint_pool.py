@@ -13,7 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from windrow.errors import EndpointError, InfraError, OutageError, StaleConnection
-from windrow.policies.base import MAX_RETRY_AFTER_S, Request, Route
+from windrow.policies.base import Request, Route
+from windrow.policies.calls import MAX_RETRY_AFTER_S
 from windrow.policies.endpoint import Endpoint
 from windrow.policies.endpoint_failures import Distrusted, NotConnected, Unreachable
 from windrow.policies.endpoint_health import Clock

@@ -22,7 +22,8 @@ import msgspec
 from windrow.identity import fingerprint
 from windrow.records import Json, encode
 from windrow.stats.schema import FORMULAS, METRICS, SCHEMA, Metrics
-from windrow.store.reader import RunReader, segments
+from windrow.store.reader import RunReader
+from windrow.store.segments import segments
 from windrow.util.disk import Disk
 
 CACHE = "metrics.cache"

@@ -17,7 +17,7 @@ from functools import lru_cache
 import msgspec
 
 from windrow.stats.estimate import table_ks
-from windrow.stats.lines import Line
+from windrow.stats.final_attempts import FinalAttempt
 from windrow.util.hash_index import Index
 
 NAMED_TASKS = 20
@@ -55,7 +55,7 @@ class Votes:
         self._unread = bytearray()
         self._unread_tasks: list[str] = []
 
-    def add(self, rows: Sequence[int], lines: Sequence[Line], *, pass_from: float) -> None:
+    def add(self, rows: Sequence[int], lines: Sequence[FinalAttempt], *, pass_from: float) -> None:
         """Count the graded ones among the lines."""
         self._make_room(max(rows, default=-1) + 1)
         pairs = zip(rows, lines, strict=True)
@@ -102,7 +102,7 @@ class Votes:
                 numbers.frombytes(bytes(numbers.itemsize * missing))
             self._unread += bytes(missing)
 
-    def _leave_out(self, row: int, line: Line) -> None:
+    def _leave_out(self, row: int, line: FinalAttempt) -> None:
         if not self._unread[row]:
             self._unread[row] = 1
             if len(self._unread_tasks) < NAMED_TASKS:

@@ -18,12 +18,11 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.stats.clusters import Clusters, Groups, Rows, Variety
-from windrow.stats.lines import Found, final_lines
+from windrow.stats.final_attempts import LocatedAttempt, final_attempts
 from windrow.stats.tally import PASS_REWARD, counted_rewards
-from windrow.stats.task_table import GroupMetrics, TaskTable, decode_named
+from windrow.stats.task_table import GroupMetrics, TaskTable, decode_task_names
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import count_tasks
+from windrow.store.task_file import TASKS, count_tasks
 
 By = Literal["pass_rate", "mean"]
 Band = Literal["too_hard", "learnable", "too_easy", "ungraded"]
@@ -82,14 +81,14 @@ class Profile:
 
     def __init__(self, reader: RunReader, *, pass_reward: float, by: By, learnable: Range) -> None:
         self._reader = reader
-        self._table = TaskTable(lambda place: decode_named(reader.line(place)))
+        self._table = TaskTable(lambda position: decode_task_names(reader.line(position)))
         self._rewards = Clusters()
         self._rows, self._group_rows = Rows(), Rows()
         self._variety = Variety()
         self._rollouts = 0
         self._pass_reward, self._by, self._learnable = pass_reward, by, learnable
 
-    def add(self, found: Sequence[Found]) -> None:
+    def add(self, found: Sequence[LocatedAttempt]) -> None:
         lines = [line for _, line in found]
         rows = self._rows.rows([self._name(line.task.digest, line.task.index) for line in lines])
         rewards = counted_rewards(rows, lines)
@@ -151,8 +150,8 @@ def profile(
 ) -> Profile:
     with RunReader(run) as reader:
         found = Profile(reader, pass_reward=pass_reward, by=by, learnable=learnable)
-        for lines in final_lines(reader, reader.gradings()):
-            found.add([(place, line) for place, line in lines if not line.opponent])
+        for lines in final_attempts(reader, reader.gradings()):
+            found.add([(position, line) for position, line in lines if not line.opponent])
         return found
 
 

@@ -41,7 +41,7 @@ class _TurnReward(msgspec.Struct, gc=False):
     reward: float | None = None
 
 
-class Judged(msgspec.Struct, gc=False):
+class GradedFields(msgspec.Struct, gc=False):
     """The part of a rollout's line that folding needs; what was said in it is not decoded."""
 
     id: str
@@ -66,9 +66,9 @@ class Judged(msgspec.Struct, gc=False):
         return self.agent == OPPONENT
 
 
-decode_judged = msgspec.json.Decoder(Judged).decode
+decode_graded_fields = msgspec.json.Decoder(GradedFields).decode
 
-R = TypeVar("R", Rollout, Judged)
+R = TypeVar("R", Rollout, GradedFields)
 
 
 def expected_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def _given(scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]) -> 
 
 
 def _grade(
-    rollout: Rollout | Judged,
+    rollout: Rollout | GradedFields,
     scores: Mapping[str, RecordedScore],
     expected: Sequence[str],
     gradings: Sequence[Grading],

@@ -21,7 +21,7 @@ Rank = tuple[bool, int]
 Contest = dict[bytes, Rank]  # the rank to beat, by rollout id
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A whole line of a log, and where it stands."""
 
     segment: str
@@ -127,10 +127,10 @@ def attempts_of(heads: Iterable[H]) -> Iterator[tuple[H, bool]]:
         yield before, sound and is_last_seat(before)
 
 
-def without_lost_episodes(lines: Iterable[Line]) -> Iterator[Line]:
+def without_lost_episodes(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """The lines but those of episodes that lack seats, which are no attempts: a seat that is left is never taken for
     final beside seats of another attempt."""
-    seats: list[Line] = []
+    seats: list[LogLine] = []
     before: Head | None = None
     for line in lines:
         head = None if _has_no_seat(line.text) else _head(line.text)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from windrow.identity import group_id
 from windrow.records import Rollout
-from windrow.store.run_directory import TASKS, Manifest
-from windrow.store.task_file import read_known
+from windrow.store.manifest import Manifest
+from windrow.store.task_file import TASKS, read_known
 from windrow.util.hash_index import Index
 
 

@@ -24,7 +24,7 @@ from windrow.store.line_heads import (
     BadLine,
     Contest,
     Head,
-    Line,
+    LogLine,
     check,
     contest,
     decode_head,
@@ -33,10 +33,11 @@ from windrow.store.line_heads import (
     rank,
     without_lost_episodes,
 )
-from windrow.store.line_places import Place, Places
+from windrow.store.line_positions import LinePosition, LinePositions
+from windrow.store.manifest import Fingerprint, Manifest, read_manifest
 from windrow.store.resume_index import SegmentIndex
-from windrow.store.run_directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
-from windrow.store.task_file import read_task, read_tasks
+from windrow.store.segments import segments, whole_sizes
+from windrow.store.task_file import TASKS, read_task, read_tasks
 
 READ_BYTES = 1 << 17
 NEWLINE = 0x0A
@@ -75,16 +76,18 @@ class RunReader:
 
     def lines(
         self, decode: Callable[[bytes], T], *, name: str = "rollouts", sizes: Mapping[str, int] | None = None
-    ) -> Iterator[tuple[Place, T]]:
+    ) -> Iterator[tuple[LinePosition, T]]:
         """Every good line of the segments, decoded as far as `decode` goes; with `sizes`, up to those bytes."""
         return self._decoded(decode, self._whole_lines(name, sizes))
 
-    def _decoded(self, decode: Callable[[bytes], T], lines: Iterable[Line]) -> Iterator[tuple[Place, T]]:
+    def _decoded(
+        self, decode: Callable[[bytes], T], lines: Iterable[LogLine]
+    ) -> Iterator[tuple[LinePosition, T]]:
         bad: list[BadLine] = []
         for segment, number, offset, line in lines:
             try:
                 check(line)
-                yield Place(segment, offset), decode(line)
+                yield LinePosition(segment, offset), decode(line)
             except NOT_A_LINE as problem:
                 bad.append(BadLine(segment, number, str(problem)))
         self.note(bad)
@@ -105,17 +108,19 @@ class RunReader:
 
     def _plain_batches(
         self, decode: Callable[[bytes], T], sizes: Mapping[str, int]
-    ) -> Iterator[list[tuple[Place, T]]]:
+    ) -> Iterator[list[tuple[LinePosition, T]]]:
         """The same for lines that are all of this version, many at a time: most runs are read so, and it is twice as fast."""
         for segment, number, offset, lines in self._line_batches(sizes):
             try:
                 for line in [line for line in lines if not line.isascii()]:
                     line.decode()
                 offsets = accumulate(map(len, lines), initial=offset)
-                found = list(zip(map(Place, repeat(segment), offsets), map(decode, lines), strict=False))
+                found = list(
+                    zip(map(LinePosition, repeat(segment), offsets), map(decode, lines), strict=False)
+                )
             except NOT_A_LINE:  # to find out which, one by one
                 known = zip(count(number), accumulate(map(len, lines), initial=offset), lines, strict=False)
-                found = list(self._decoded(decode, (Line(segment, *each) for each in known)))
+                found = list(self._decoded(decode, (LogLine(segment, *each) for each in known)))
             yield found
 
     def _line_batches(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, list[bytes]]]:
@@ -134,12 +139,12 @@ class RunReader:
                     number += found
                     offset += size
 
-    def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[Place, Head]]:
+    def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[LinePosition, Head]]:
         return self.lines(decode_head, sizes=sizes)
 
     def finals(
         self, decode: Callable[[bytes], Any] = decode_head, *, sizes: Mapping[str, int] | None = None
-    ) -> Iterator[tuple[Place, Any]]:
+    ) -> Iterator[tuple[LinePosition, Any]]:
         """The final attempt of every slot, once, in log order. What `decode` gives must have a Head's fields.
 
         The lines that stand there now are looked at, then decoded once. Episodes that lack seats are left out.
@@ -148,11 +153,11 @@ class RunReader:
 
     def final_batches(
         self, decode: Callable[[bytes], Any], *, sizes: Mapping[str, int] | None = None
-    ) -> Iterator[list[tuple[Place, Any]]]:
+    ) -> Iterator[list[tuple[LinePosition, Any]]]:
         """The same, many at a time."""
         now = whole_sizes(self.path, segments(self.path)) if sizes is None else sizes
 
-        def lines() -> Iterator[Line]:
+        def lines() -> Iterator[LogLine]:
             return without_lost_episodes(self._whole_lines("rollouts", now))
 
         best = plain_contest(lambda: (lines for _, _, _, lines in self._line_batches(now)))
@@ -176,19 +181,19 @@ class RunReader:
         if wanted is None:
             return found
         of_groups = False
-        for place, head in self.lines(decode_grading_head, name="scores"):
+        for position, head in self.lines(decode_grading_head, name="scores"):
             if (head.fingerprint, head.generation) == (wanted.hash, wanted.generation):
                 of_groups = of_groups or head.is_of_group
                 for member in head.members:
-                    found.add(member, place)
+                    found.add(member, position)
         if of_groups:
             found.check_groups(self._groups_now())
         return found
 
-    def _grading(self, place: Place) -> Grading | None:
+    def _grading(self, position: LinePosition) -> Grading | None:
         """None for one that cannot be read: what it is of lacks that verdict, and is judged again."""
         try:
-            grading = decode_grading(self.line(place))
+            grading = decode_grading(self.line(position))
             members = len(grading.members)
             optional = (0, members)
             if not (
@@ -200,7 +205,9 @@ class RunReader:
             return grading
         except NOT_A_LINE as problem:
             self.unread_gradings += 1
-            _warn(f"{self.path / place.segment}: the line at byte {place.offset} is left out: {problem}")
+            _warn(
+                f"{self.path / position.segment}: the line at byte {position.offset} is left out: {problem}"
+            )
             return None
 
     def _groups_now(self) -> Memberships:
@@ -211,24 +218,24 @@ class RunReader:
                 found.add(head.group, (head.id, head.attempt))
         return found
 
-    def line(self, place: Place) -> bytes:
-        file = self._open.get(place.segment)
+    def line(self, position: LinePosition) -> bytes:
+        file = self._open.get(position.segment)
         if file is None:
-            file = self._open[place.segment] = (self.path / place.segment).open("rb")
-        file.seek(place.offset)
+            file = self._open[position.segment] = (self.path / position.segment).open("rb")
+        file.seek(position.offset)
         return file.readline()
 
-    def read(self, place: Place) -> Rollout:
+    def read(self, position: LinePosition) -> Rollout:
         """One rollout as it was written, its task's row in it."""
-        return self.at(place, lambda line: self.with_row(decode_rollout(line)))
+        return self.at(position, lambda line: self.with_row(decode_rollout(line)))
 
-    def at(self, place: Place, decode: Callable[[bytes], T]) -> T:
+    def at(self, position: LinePosition, decode: Callable[[bytes], T]) -> T:
         """The line there, decoded. StoreError: it cannot be."""
         try:
-            return decode(self.line(place))
+            return decode(self.line(position))
         except NOT_A_LINE as problem:
             raise StoreError(
-                f"{self.path / place.segment}: the line at byte {place.offset} is not a rollout: {problem}"
+                f"{self.path / position.segment}: the line at byte {position.offset} is not a rollout: {problem}"
             ) from None
 
     def with_row(self, rollout: Rollout) -> Rollout:
@@ -247,11 +254,11 @@ class RunReader:
     def ordered(self, *, final: bool = True) -> Iterator[Rollout]:
         """Rollouts as they were written, by (task.index, sample, attempt); lines that cannot be read are warned of."""
         order = _Order()
-        for place, head in self.finals() if final else self.heads():
-            order.add(place, head)
+        for position, head in self.finals() if final else self.heads():
+            order.add(position, head)
         self.warn_of_bad_lines()
-        for place in order:
-            rollout = self.readable(place)
+        for position in order:
+            rollout = self.readable(position)
             if rollout is not None:
                 yield rollout
 
@@ -260,10 +267,10 @@ class RunReader:
         for bad in self.bad_lines:
             _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
 
-    def readable(self, place: Place) -> Rollout | None:
+    def readable(self, position: LinePosition) -> Rollout | None:
         """As `read`; one that cannot be read is warned of."""
         try:
-            return self.read(place)
+            return self.read(position)
         except StoreError as problem:
             _warn(f"left out: {problem}")
             return None
@@ -285,7 +292,7 @@ class RunReader:
                 f"{self.path / segment} was replaced while it was read, as a merge does; run the command again"
             ) from None
 
-    def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[Line]:
+    def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[LogLine]:
         """Every line that is whole."""
         for segment in segments(self.path, name):
             end = None if sizes is None else sizes.get(segment, 0)
@@ -294,7 +301,7 @@ class RunReader:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n") or (end is not None and offset >= end):
                         break
-                    yield Line(segment, number, offset, line)
+                    yield LogLine(segment, number, offset, line)
                     offset += len(line)
 
 
@@ -308,16 +315,10 @@ def _is_final(line: Any, best: Contest) -> bool:
     return True
 
 
-def _batches(lines: Iterable[tuple[Place, T]]) -> Iterator[list[tuple[Place, T]]]:
+def _batches(lines: Iterable[tuple[LinePosition, T]]) -> Iterator[list[tuple[LinePosition, T]]]:
     found = iter(lines)
     while batch := list(islice(found, BATCH_LINES)):
         yield batch
-
-
-def segments(run: Path, name: str = "rollouts") -> list[str]:
-    """The files that make up a log: one, or one a writer."""
-    found = {*run.glob(f"{name}.jsonl"), *run.glob(f"{name}.*.jsonl")}
-    return sorted(file.name for file in found)
 
 
 def load(run: str | Path, *, attempts: str = "final") -> Iterator[Rollout]:
@@ -343,10 +344,10 @@ class _Order:
     each, sorted piece by piece."""
 
     def __init__(self) -> None:
-        self._places = Places()
+        self._positions = LinePositions()
         self._pieces: dict[int, array[int]] = {}  # by task.index in thousands, five numbers a place
 
-    def add(self, place: Place, head: Head) -> None:
+    def add(self, position: LinePosition, head: Head) -> None:
         index = head.task.index
         piece = self._pieces.setdefault(index >> 10, array("Q"))
         if head.seat is None:
@@ -355,13 +356,13 @@ class _Order:
             start = int.from_bytes(head.group.encode()[:6].ljust(6, b"\0"), "big") << 16 | min(
                 head.seat, 65535
             )
-        piece.extend((index, head.sample, head.attempt, start, self._places.packed(place)))
+        piece.extend((index, head.sample, head.attempt, start, self._positions.packed(position)))
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[LinePosition]:
         for number in sorted(self._pieces):
             piece = self._pieces.pop(number)
             for *_, packed in sorted(zip(*(piece[field::5] for field in range(5)), strict=True)):
-                yield self._places.place(packed)
+                yield self._positions.unpack(packed)
 
 
 def _warn(message: str) -> None:

@@ -21,6 +21,7 @@ from windrow.tasks.plan import TaskList
 from windrow.util.disk import Disk
 from windrow.util.hash_index import Index
 
+TASKS = "tasks.jsonl"
 WRITE_BYTES = 1 << 20
 INDEX = "tasks.index"
 

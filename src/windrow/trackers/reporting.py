@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from windrow.records import encode
-from windrow.stats.metrics import AgentEntry, Metrics, survey
+from windrow.stats.metrics import AgentEntry, Metrics, measure_run
+from windrow.store.manifest import read_manifest
 from windrow.store.reader import load
-from windrow.store.run_directory import read_manifest
 from windrow.trackers.base import Report, Tracker
 from windrow.trackers.names import Named, missing
 from windrow.util.redaction import Redactor
@@ -55,7 +55,7 @@ async def track(
     if not ready:
         return
     try:
-        metrics = metrics or (await asyncio.to_thread(survey, run)).metrics
+        metrics = metrics or (await asyncio.to_thread(measure_run, run)).metrics
         report = _report(run, metrics)
     except Exception as problem:
         say(f"nothing was sent to {', '.join(named.name for named, _ in ready)}: {problem}")

@@ -13,7 +13,7 @@ from tests.support.collect_helpers import collected, until
 from tests.support.fake_clock import LIMIT_S, time_passes
 from tests.support.model_server import ModelServer
 from windrow import Rollout
-from windrow.policies import endpoint_health as health
+from windrow.policies import endpoint_health
 from windrow.policies.endpoint_pool import Pool
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ Start = Callable[..., ModelServer]
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A paused endpoint is asked again after a moment."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(health, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(endpoint_health, "FIRST_PAUSE_S", 0.05)
 
 
 def rows(count: int) -> list[dict[str, Any]]:

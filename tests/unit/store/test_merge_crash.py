@@ -15,10 +15,10 @@ import pytest
 from tests.support.fake_disks import CrashDisk, QuickDisk
 from tests.support.run_builders import folder_in_memory, make_grading, make_rollout, write_lines, write_run
 from windrow import load
+from windrow.collecting.merge import merge
 from windrow.errors import StoreError
 from windrow.records import Timing
 from windrow.store.blobs import path_of
-from windrow.store.merging import merge
 from windrow.store.run_directory import RunDirectory
 from windrow.util.blobs import name_of_blob
 from windrow.util.directory_swap import READY, Swap

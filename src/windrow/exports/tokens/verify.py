@@ -20,8 +20,7 @@ from windrow.exports.tokens.top import top_of
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.blobs import FOLDER, read_blob
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import read_tasks
+from windrow.store.task_file import TASKS, read_tasks
 from windrow.util.blobs import blobs_in
 from windrow.util.hash_index import Repeats
 from windrow.util.token_contexts import ID_BYTES, BrokenContext, context_ids
@@ -63,7 +62,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[str, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TokenCheck(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     attempts: int
     exact: int
@@ -104,7 +103,7 @@ class _Tally:
         )
 
 
-def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
+def verify_run(path: str | Path, merging: Merging = STRICT) -> TokenCheck:
     """Look at every line of a run; nothing is changed."""
     tally = _Tally()
     attempts = exact = trained = 0
@@ -127,7 +126,7 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
         for bad in reader.bad_lines:
             tally.add("bad_line", f"{bad.segment}:{bad.number}: {bad.problem}")
         _count_duplicates(reader, names, tally)
-    return Verdict(
+    return TokenCheck(
         run=str(path), attempts=attempts, exact=exact, trained_tokens=trained, findings=tally.findings()
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from windrow.config import services_at
-from windrow.engine.components import scorer_models
 from windrow.engine.control import Control
 from windrow.engine.stop_conditions import StopConditions
 from windrow.errors import UsageError, WindrowError
@@ -22,11 +21,14 @@ from windrow.grading.rescoring.resume import start
 from windrow.grading.rescoring.scorers import loaded_again, scorers_again
 from windrow.grading.rescoring.selection import Selection, count_slots
 from windrow.grading.run_scorers import grading_of
+from windrow.grading.scorer_models import scorer_models
 from windrow.services.plan import given_addresses
-from windrow.stats.metrics import survey, write_metrics
+from windrow.stats.metrics import measure_run, write_metrics
 from windrow.store.judgements import Judgements
+from windrow.store.manifest import generations_of, with_generation
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import GradingSink, RunDirectory, generations_of, with_generation
+from windrow.store.run_directory import RunDirectory
+from windrow.store.sinks import GradingSink
 from windrow.store.where import parse_where
 from windrow.util.redaction import Redactor
 
@@ -135,7 +137,7 @@ class Rescoring:
             on_progress(progress)
         stop_conditions = StopConditions(control, budget=self.loaded.run.budget, max_failure_rate=None)
         judges = self._judges()
-        judges.on_usage = stop_conditions.paid
+        judges.on_usage = stop_conditions.add_usage
         stop_conditions.start()
         try:
             with control.cancellable():
@@ -210,7 +212,7 @@ class Rescoring:
     async def _measure(self, warn: Warn) -> None:
         path = self._directory.path
         try:
-            measured = await asyncio.to_thread(survey, path, warn=warn)
+            measured = await asyncio.to_thread(measure_run, path, warn=warn)
             await asyncio.to_thread(write_metrics, path, measured, self._directory.disk)
         except (WindrowError, OSError) as problem:
             warn(f"no metrics.json: {problem}")

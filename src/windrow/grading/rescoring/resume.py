@@ -7,20 +7,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windrow.engine.context import AnyScorer
+from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.rescoring.generations import decode_grading_head, known_generation
 from windrow.records import AttemptId
-from windrow.store.reader import RunReader, segments
-from windrow.store.run_directory import (
-    Fingerprint,
-    Manifest,
-    Rescore,
-    RunDirectory,
-    next_generation,
-    whole_sizes,
-    with_generation,
-)
+from windrow.store.manifest import Fingerprint, Manifest, Rescore, next_generation, with_generation
+from windrow.store.reader import RunReader
+from windrow.store.run_directory import RunDirectory
+from windrow.store.segments import segments, whole_sizes
 from windrow.util.hash_index import Index
 
 

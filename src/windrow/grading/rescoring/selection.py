@@ -7,13 +7,14 @@ from itertools import groupby
 
 import msgspec
 
-from windrow.engine.context import AnyScorer, GroupScorer
+from windrow.envs.scoring import AnyScorer, GroupScorer
 from windrow.grading.groups import least_members
 from windrow.grading.rescoring.progress import RescoreProgress
 from windrow.grading.rescoring.resume import Done, Start
 from windrow.records import Grading, Rollout, RolloutGroup, decode_rollout
 from windrow.store.folding import GRADABLE, expected_scorers, fold, is_ungraded, missing_scorers
-from windrow.store.reader import RunReader, segments
+from windrow.store.reader import RunReader
+from windrow.store.segments import segments
 from windrow.store.where import parse_where
 
 FIRST_ATTEMPT = b'"attempt":1,'

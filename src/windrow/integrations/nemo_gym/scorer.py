@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow.config import nearest
-from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
+from windrow.envs.scoring import Verdict
 from windrow.errors import EnvError, ScorerError, WindrowError
 from windrow.grading.base import BaseScorer
 from windrow.integrations.nemo_gym.agent import check_address

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 
 from windrow.records import AttemptId
-from windrow.store.judgements import decode_said
+from windrow.store.judgements import decode_judge_reply
 from windrow.store.line_heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
+from windrow.store.manifest import Manifest, generations_of
 from windrow.store.merging.conflicts import Conflict, decode_conflict
-from windrow.store.merging.inputs import Files, Input, Line, Segment, lines_of
-from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, Spot, Versions, hashed
-from windrow.store.run_directory import Manifest, generations_of
+from windrow.store.merging.inputs import Files, Input, InputLine, Segment, lines_of
+from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, ByteRange, Versions, hashed
 from windrow.store.task_file import decode_known
 from windrow.util.hash_index import Index
 
@@ -28,7 +28,7 @@ _GRADING_ORDER = struct.Struct(">H?H19x")
 _TASK_ORDER = struct.Struct(">Q16s")
 
 
-class Bad(msgspec.Struct, frozen=True):
+class UnreadableLine(msgspec.Struct, frozen=True):
     """A line that cannot be read, and why."""
 
     path: Path
@@ -72,7 +72,7 @@ class Scan:
         """
         self.files = files
         self.rollouts, self.scores, self.judgements, self.tasks = (Versions() for _ in range(4))
-        self.bad: list[Bad] = []
+        self.bad: list[UnreadableLine] = []
         self.agents: set[str] = set()
         self.seats = False
         self._read = read
@@ -95,8 +95,8 @@ class Scan:
         for segment in input.rollouts:
             file = self.files.add(segment.path)
             for unit in self._units(segment):
-                spot = Spot(file, unit.offset, unit.size)
-                number = self._rollout(run, unit.heads, unit.texts, spot, 0)
+                byte_range = ByteRange(file, unit.offset, unit.size)
+                number = self._rollout(run, unit.heads, unit.texts, byte_range, 0)
                 for head in unit.heads if self._verdicts and _is_whole(unit.heads) else ():
                     if self._attempts.get((run, head.id, head.attempt)) is None:
                         self._attempts.set((run, head.id, head.attempt), number)
@@ -104,11 +104,13 @@ class Scan:
             for segment in getattr(input, log):
                 file = self.files.add(segment.path)
                 for line in self._lines(segment):
-                    self._tried(segment, line, self._adder(log), run, Spot(file, line.offset, line.size), 0)
+                    self._tried(
+                        segment, line, self._adder(log), run, ByteRange(file, line.offset, line.size), 0
+                    )
         for segment in input.conflicts:
             file = self.files.add(segment.path)
             for line in self._lines(segment):
-                self._tried(segment, line, self._conflict, run, Spot(file, line.offset, line.size), 0)
+                self._tried(segment, line, self._conflict, run, ByteRange(file, line.offset, line.size), 0)
 
     def is_grounded(self, number: int, stands: array[int]) -> bool:
         """Whether all attempts that a verdict is of stand, as it saw them."""
@@ -131,7 +133,7 @@ class Scan:
 
     # -- lines
 
-    def _lines(self, segment: Segment) -> Iterator[Line]:
+    def _lines(self, segment: Segment) -> Iterator[InputLine]:
         untold = 0
         for line in lines_of(segment):
             untold += line.size
@@ -144,15 +146,15 @@ class Scan:
     def _tried(
         self,
         segment: Segment,
-        line: Line,
-        add: Callable[[int, bytes, Spot, int], None],
+        line: InputLine,
+        add: Callable[[int, bytes, ByteRange, int], None],
         run: int,
-        spot: Spot,
+        byte_range: ByteRange,
         flags: int,
     ) -> None:
         try:
             check(line.text)
-            add(run, line.text, spot, flags)
+            add(run, line.text, byte_range, flags)
         except NOT_A_LINE as problem:
             self.bad.append(_bad(segment, line, problem))
 
@@ -185,22 +187,24 @@ class Scan:
 
     # -- what a line is of
 
-    def _adder(self, log: str) -> Callable[[int, bytes, Spot, int], None]:
+    def _adder(self, log: str) -> Callable[[int, bytes, ByteRange, int], None]:
         return {"tasks": self._task, "judgements": self._judgement, "scores": self._grading}[log]
 
-    def _conflict(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+    def _conflict(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
         found: Conflict = decode_conflict(text)
         texts = [bytes(line) for line in found.lines]
         if not texts:
             raise msgspec.ValidationError("it has no lines")
         if found.log == "rollouts":
-            self._rollout(run, [decode_member(line) for line in texts], texts, spot, ASIDE)
+            self._rollout(run, [decode_member(line) for line in texts], texts, byte_range, ASIDE)
         elif found.log in ("tasks", "judgements", "scores"):
-            self._adder(found.log)(run, texts[0], spot, ASIDE | found.flags)
+            self._adder(found.log)(run, texts[0], byte_range, ASIDE | found.flags)
         else:
             raise msgspec.ValidationError(f"it is of a log that is not known: {found.log}")
 
-    def _rollout(self, run: int, heads: list[MemberHead], texts: list[bytes], spot: Spot, flags: int) -> int:
+    def _rollout(
+        self, run: int, heads: list[MemberHead], texts: list[bytes], byte_range: ByteRange, flags: int
+    ) -> int:
         first = heads[0]
         self.agents.update([head.agent for head in heads])
         if first.seat is None:
@@ -219,10 +223,10 @@ class Scan:
             ),
             flags=flags,
             run=run,
-            spot=spot,
+            byte_range=byte_range,
         )
 
-    def _grading(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+    def _grading(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
         head = _decode_grading(text)
         known = self._scorers.get((head.fingerprint, head.generation), {})
         together = any(id != head.unit for id, _ in head.members)
@@ -236,7 +240,7 @@ class Scan:
             ),
             flags=flags,
             run=run,
-            spot=spot,
+            byte_range=byte_range,
         )
         self._starts.append(len(self._bases))
         if flags & UNGROUNDED:
@@ -247,13 +251,19 @@ class Scan:
             if version is None:
                 self._strangers.setdefault(number, []).append(member)
 
-    def _judgement(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
-        key = hashed(decode_said(text).key.encode())
+    def _judgement(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
+        key = hashed(decode_judge_reply(text).key.encode())
         self.judgements.add(
-            key=key, rank=b"", digest=hashed(text), order=key + bytes(8), flags=flags, run=run, spot=spot
+            key=key,
+            rank=b"",
+            digest=hashed(text),
+            order=key + bytes(8),
+            flags=flags,
+            run=run,
+            byte_range=byte_range,
         )
 
-    def _task(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+    def _task(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
         found = decode_known(text)
         if not bytes(found.data).startswith(b"{"):
             raise msgspec.ValidationError("its row is no object")
@@ -266,7 +276,7 @@ class Scan:
             order=_TASK_ORDER.pack(index, key),
             flags=flags,
             run=run,
-            spot=spot,
+            byte_range=byte_range,
         )
 
 
@@ -275,5 +285,5 @@ def _is_whole(heads: list[MemberHead]) -> bool:
     return not heads[0].seat and is_last_seat(heads[-1])
 
 
-def _bad(segment: Segment, line: Line, problem: Exception) -> Bad:
-    return Bad(segment.path, line.number, line.offset, line.size, str(problem))
+def _bad(segment: Segment, line: InputLine, problem: Exception) -> UnreadableLine:
+    return UnreadableLine(segment.path, line.number, line.offset, line.size, str(problem))

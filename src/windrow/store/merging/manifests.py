@@ -10,12 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.collecting.compatibility import difference
 from windrow.errors import UsageError
 from windrow.identity import canonical
 from windrow.records import Json
+from windrow.store.manifest import Fingerprint, Manifest, difference, generations_of
 from windrow.store.rank_progress import Ranks
-from windrow.store.run_directory import Fingerprint, Manifest, generations_of
 from windrow.tasks.sampling import Draw
 from windrow.version import __version__
 

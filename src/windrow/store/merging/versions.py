@@ -32,7 +32,7 @@ def hashed(*parts: bytes) -> bytes:
     return hashlib.blake2b(b"\0".join(parts), digest_size=HASH_BYTES).digest()
 
 
-class Spot(msgspec.Struct, frozen=True, gc=False):
+class ByteRange(msgspec.Struct, frozen=True, gc=False):
     """Where the bytes of a version are."""
 
     file: int
@@ -50,7 +50,7 @@ class Version(msgspec.Struct, frozen=True, gc=False):
     flags: int
     run: int
     number: int
-    spot: Spot
+    byte_range: ByteRange
 
 
 def _version(
@@ -65,10 +65,10 @@ def _version(
     offset: int,
     size: int,
 ) -> Version:
-    return Version(key, rank, digest, order, flags, run, number, Spot(file, offset, size))
+    return Version(key, rank, digest, order, flags, run, number, ByteRange(file, offset, size))
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Resolution(msgspec.Struct, frozen=True):
     """How the versions of one thing came out."""
 
     written: list[Version]  # what is in the log; the last one counts
@@ -95,13 +95,13 @@ class Versions:
         order: bytes,
         flags: int,
         run: int,
-        spot: Spot,
+        byte_range: ByteRange,
     ) -> int:
         """The number that the version has from now on."""
         number = self.count
         self.count += 1
         self._buckets[key[0]] += _ENTRY.pack(
-            key, rank, digest, order, flags, run, number, spot.file, spot.offset, spot.size
+            key, rank, digest, order, flags, run, number, byte_range.file, byte_range.offset, byte_range.size
         )
         return number
 
@@ -113,14 +113,14 @@ class Versions:
                 yield [_version(*entry) for entry in same]
 
 
-def contested(versions: list[Version]) -> Standing:
+def keep_lowest_rank(versions: list[Version]) -> Resolution:
     """The one of the lowest rank stands, whoever was first; none if it is not whole."""
     distinct = _distinct(versions) if len(versions) > 1 else versions
     stands = 0 if distinct[0].rank.startswith(NOT_WHOLE) else 1
-    return Standing(distinct[:stands], [(version, 0) for version in distinct[stands:]])
+    return Resolution(distinct[:stands], [(version, 0) for version in distinct[stands:]])
 
 
-def succeeding(versions: list[Version]) -> Standing:
+def keep_last(versions: list[Version]) -> Resolution:
     """Of things of which an input may have several, the last of which counts there.
 
     What any input has superseded does not stand; of what no input has, the one of the lowest rank does. Which were
@@ -130,9 +130,9 @@ def succeeding(versions: list[Version]) -> Standing:
     superseded = _superseded(versions)
     living = [version for version in distinct if version.digest not in superseded]
     if not living:  # each has followed another somewhere
-        return Standing([distinct[0]], [(version, SUPERSEDED) for version in distinct])
+        return Resolution([distinct[0]], [(version, SUPERSEDED) for version in distinct])
     before = sorted((v for v in distinct if v.digest in superseded), key=lambda version: version.digest)
-    return Standing([*before, living[0]], [(version, 0) for version in living[1:]])
+    return Resolution([*before, living[0]], [(version, 0) for version in living[1:]])
 
 
 def _superseded(versions: Iterable[Version]) -> set[bytes]:
@@ -155,13 +155,13 @@ def _distinct(versions: Iterable[Version]) -> list[Version]:
     return list(found.values())
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class OutputLine(msgspec.Struct, frozen=True, gc=False):
     """A version that is to be written, as far as that needs to be known."""
 
     order: bytes
     digest: bytes
     number: int
-    spot: Spot
+    byte_range: ByteRange
 
 
 class Output:
@@ -176,9 +176,16 @@ class Output:
         self.count = 0
 
     def add(self, order: bytes, version: Version, *, winner: bool) -> None:
-        spot = version.spot
+        byte_range = version.byte_range
         entry = _OUTPUT.pack(
-            order, version.key, winner, version.digest, version.number, spot.file, spot.offset, spot.size
+            order,
+            version.key,
+            winner,
+            version.digest,
+            version.number,
+            byte_range.file,
+            byte_range.offset,
+            byte_range.size,
         )
         number = int.from_bytes(order[:8], "big") >> self._shift
         piece = self._pieces.get(number)
@@ -187,10 +194,10 @@ class Output:
         piece += entry
         self.count += 1
 
-    def in_order(self) -> Iterator[Placed]:
+    def in_order(self) -> Iterator[OutputLine]:
         for number in sorted(self._pieces):
             for order, _, _, digest, version, *place in sorted(_OUTPUT.iter_unpack(self._pieces[number])):
-                yield Placed(order, digest, version, Spot(*place))
+                yield OutputLine(order, digest, version, ByteRange(*place))
 
 
-Choice = Callable[[list[Version]], Standing]
+Choice = Callable[[list[Version]], Resolution]

@@ -17,17 +17,17 @@ from windrow.store.merging.versions import (
     UNGROUNDED,
     Choice,
     Output,
-    Placed,
-    Standing,
+    OutputLine,
+    Resolution,
     Version,
     Versions,
-    contested,
-    succeeding,
+    keep_last,
+    keep_lowest_rank,
 )
 from windrow.util.disk import Disk
 
 WRITE_BYTES = 1 << 20
-TOLD = 5
+MOST_EXAMPLES = 5
 ROLLOUTS = "rollouts.jsonl"
 
 
@@ -58,8 +58,8 @@ class Writer:
     def write(self, folder: Path) -> Counts:
         """Each log, durable. Verdicts come after the attempts, since only those on what stands are kept."""
         attempts = self._write_rollouts(folder)
-        tasks = self._write_chosen(folder, "tasks", self._scan.tasks, contested, 10)
-        self._write_chosen(folder, "judgements", self._scan.judgements, succeeding, 52)
+        tasks = self._write_chosen(folder, "tasks", self._scan.tasks, keep_lowest_rank, 10)
+        self._write_chosen(folder, "judgements", self._scan.judgements, keep_last, 52)
         gradings = self._write_scores(folder)
         self._write_log(folder / CONFLICTS, self._conflict_lines())
         return Counts(
@@ -69,8 +69,8 @@ class Writer:
     def examples(self) -> Iterator[str]:
         """Some attempts of which there were several versions."""
         for winner, loser in self._examples:
-            head = decode_head(self._scan.files.lines(winner.spot, winner.digest)[0])
-            kept, other = (self._scan.files.path(version.spot.file) for version in (winner, loser))
+            head = decode_head(self._scan.files.lines(winner.byte_range, winner.digest)[0])
+            kept, other = (self._scan.files.path(version.byte_range.file) for version in (winner, loser))
             yield (
                 f"task {head.task.index}, sample {head.sample}, attempt {head.attempt} ({head.id}): {kept} has what is kept, "
                 f"{other} something else"
@@ -81,13 +81,13 @@ class Writer:
     def _write_rollouts(self, folder: Path) -> int:
         found = Output(10)
         for versions in self._scan.rollouts.of_each():
-            standing = contested(versions)
-            winner = standing.winner
+            resolution = keep_lowest_rank(versions)
+            winner = resolution.winner
             if self._stands and winner is not None:
                 for version in versions:
                     if version.digest == winner.digest:
                         self._stands[version.number] = winner.number
-            self._add(found, "rollouts", standing)
+            self._add(found, "rollouts", resolution)
 
         def lines() -> Iterator[bytes]:
             for position, placed in enumerate(found.in_order()):
@@ -115,7 +115,7 @@ class Writer:
                 if not version.flags & UNGROUNDED and self._scan.is_grounded(version.number, self._stands)
             ]
             if grounded:
-                self._add(found, "scores", succeeding(grounded), self._verdict_order)
+                self._add(found, "scores", keep_last(grounded), self._verdict_order)
             known = {version.digest for version in grounded}
             for version in versions:
                 if version.digest not in known:
@@ -131,15 +131,19 @@ class Writer:
         return (generation_and_unit + min(position, 2**40 - 1).to_bytes(5, "big") + scorer).ljust(24, b"\0")
 
     def _add(
-        self, output: Output, log: str, standing: Standing, order: Callable[[Version], bytes] | None = None
+        self,
+        output: Output,
+        log: str,
+        resolution: Resolution,
+        order: Callable[[Version], bytes] | None = None,
     ) -> None:
-        winner = standing.winner
-        for version in standing.written:
+        winner = resolution.winner
+        for version in resolution.written:
             placed = version.order if order is None else order(version)
             output.add(placed, version, winner=version is winner)
-        for version, flags in standing.aside:
+        for version, flags in resolution.aside:
             self._put_aside(log, version, flags)
-            if log == "rollouts" and winner is not None and len(self._examples) < TOLD:
+            if log == "rollouts" and winner is not None and len(self._examples) < MOST_EXAMPLES:
                 self._examples.append((winner, version))
 
     def _put_aside(self, log: str, version: Version, flags: int) -> None:
@@ -157,8 +161,8 @@ class Writer:
         for placed in self._aside.in_order():
             yield encode_conflict(LOGS[placed.order[0]], placed.order[-1], self._texts(placed))
 
-    def _texts(self, placed: Placed) -> list[bytes]:
-        return self._scan.files.lines(placed.spot, placed.digest)
+    def _texts(self, placed: OutputLine) -> list[bytes]:
+        return self._scan.files.lines(placed.byte_range, placed.digest)
 
     def _write_log(self, path: Path, lines: Iterator[bytes]) -> None:
         """No file where there are no lines, but for the rollouts."""
