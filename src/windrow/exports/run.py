@@ -72,7 +72,10 @@ def export(
     path = exporter.place(Path(out), Path(run))
     with ExitStack() as stack:
         file = stack.enter_context(atomic_file(path, overwrite=overwrite))
-        beside = [stack.enter_context(atomic_file(one, overwrite=overwrite)) for one in exporter.beside(path)]
+        beside = [
+            stack.enter_context(atomic_file(side_path, overwrite=overwrite))
+            for side_path in exporter.beside(path)
+        ]
         writer = exporter.open(file)
         exporter.begin(Path(run), beside)
         work = _Work(exporter, writer, selection, on_progress)

@@ -114,14 +114,14 @@ def _formatted(text: str, name: str) -> Render:
         names = list(_placeholders(text))
     except ValueError as problem:
         raise UsageError(f"prompt template {name}: {problem}") from None
-    odd = next((found for found in names if not _NAME.fullmatch(found)), None)
+    odd = next((name_used for name_used in names if not _NAME.fullmatch(name_used)), None)
     if odd is not None:
         raise UsageError(
             f"prompt template {name}: {{{odd}}} is not the name of a field; write {{{{ for a brace"
         )
 
     def render(row: Mapping[str, Json]) -> str:
-        missing = next((found for found in names if found not in row), None)
+        missing = next((name_used for name_used in names if name_used not in row), None)
         if missing is not None:
             raise ValueError(f"{missing!r} is undefined")
         try:
@@ -145,10 +145,10 @@ def _placeholders_of(file: _File) -> Literal["jinja", "format"] | None:
     """Whose placeholders a template has that does not say so; None if both are there: then it is Jinja's."""
     texts = [text for _, text in file.parts()]
     try:
-        found = [name for text in texts for name in _placeholders(text)]
+        names = [name for text in texts for name in _placeholders(text)]
     except ValueError:
         return "jinja"
-    if not found or not all(map(_NAME.fullmatch, found)):
+    if not names or not all(map(_NAME.fullmatch, names)):
         return "jinja"
     return None if any(map(_JINJA.search, texts)) else "format"
 

@@ -87,9 +87,9 @@ class Chooser:
             return Draw(pass_=pass_), [
                 f"--blocklist leaves nothing out of split {source.split!r}, only of 'train'"
             ]
-        known = next((draw for draw in before.draws if draw.pass_ == pass_), None) if before else None
-        if known is not None and known.at is not None:
-            return Draw(pass_=pass_, blocked=known.blocked, at=known.at), []
+        earlier = next((draw for draw in before.draws if draw.pass_ == pass_), None) if before else None
+        if earlier is not None and earlier.at is not None:
+            return Draw(pass_=pass_, blocked=earlier.blocked, at=earlier.at), []
         at = _at(config)
         path = expand(config.path, where="blocklist.path")
         until = at if config.at is not None else None  # ranks that read a growing file find the same
@@ -102,15 +102,15 @@ class Chooser:
         seed = made_seed(source.name, source.split) if config.seed is None else config.seed
         rank = ranking(source.identity, seed, self._run.pass_)
         once = [position for position in positions if not table.is_repeated(position)]
-        found: dict[str, Category] = {}
+        categories: dict[str, Category] = {}
         if config.how == "uniform":
             drawn = draw_uniform(once, config.n, rank)
         else:
             ratio = {name: Category(part.range, part.weight) for name, part in config.ratio.items()}
-            drawn, found = draw_by_ratio(once, config.n, ratio, rank, table.difficulty)
+            drawn, categories = draw_by_ratio(once, config.n, ratio, rank, table.difficulty)
         if not drawn:
             raise UsageError(f"no task of {source.name} has a difficulty in a range of `draw.ratio`")
-        how = {"how": config.how, "n": config.n, "seed": seed, "ratio": found}
+        how = {"how": config.how, "n": config.n, "seed": seed, "ratio": categories}
         return drawn, msgspec.structs.replace(draw, **how, tasks=len(drawn))
 
 
@@ -118,17 +118,24 @@ def with_draw(draws: Sequence[Draw], draw: Draw | None) -> list[Draw]:
     """The draws of a run with that of one pass, in place of what was recorded of it."""
     if draw is None:
         return list(draws)
-    others = [known for known in draws if known.pass_ != draw.pass_]
-    return sorted([*others, draw], key=lambda known: known.pass_)
+    others = [recorded for recorded in draws if recorded.pass_ != draw.pass_]
+    return sorted([*others, draw], key=lambda recorded: recorded.pass_)
 
 
 def refuse_other_draw(draws: Sequence[Draw], draw: Draw | None) -> None:
     """A pass has one draw, so that its record says how all of its tasks were chosen; of it there may be more or fewer."""
-    known = next((known for known in draws if draw is not None and known.pass_ == draw.pass_), None)
-    if draw is None or known is None or None in (draw.how, known.how) or _chance(known) == _chance(draw):
+    recorded = next(
+        (recorded for recorded in draws if draw is not None and recorded.pass_ == draw.pass_), None
+    )
+    if (
+        draw is None
+        or recorded is None
+        or None in (draw.how, recorded.how)
+        or _chance(recorded) == _chance(draw)
+    ):
         return
     raise UsageError(
-        f"pass {draw.pass_} of this run was drawn otherwise ({_described(known)}; now {_described(draw)}). Draw as before, or give "
+        f"pass {draw.pass_} of this run was drawn otherwise ({_described(recorded)}; now {_described(draw)}). Draw as before, or give "
         f"another --pass or --out"
     )
 

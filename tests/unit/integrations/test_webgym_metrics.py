@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.webgym_data import steps
-from windrow.integrations.webgym.metrics import Share, Step, Theirs, Trajectory, crashed, measure
+from windrow.integrations.webgym.metrics import Share, Step, Trajectory, WebGymMetrics, crashed, measure
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_what_theirs_takes_for_crashed(trajectory: Trajectory, expected: bool) -
 
 def test_all_of_theirs_over_one_set_counted_by_hand() -> None:
     found = measure([WON, MISSED, BLOCKED, EMPTY, LOST, steps(*LONG, chars=2)]).webgym
-    assert found == Theirs(
+    assert found == WebGymMetrics(
         success_rate=1 / 3,  # won, of won, missed and long: crashed and blocked ones are left out
         avg_steps=(3 + 1 + 10) / 3,
         avg_chars_per_response=(3 * 30 + 6 + 10 * 2) / 14,
@@ -70,7 +70,7 @@ def test_all_of_theirs_over_one_set_counted_by_hand() -> None:
     ],
 )
 def test_an_empty_set_gives_zeros(trajectories: Any, changes: dict[str, Any]) -> None:
-    assert measure(trajectories).webgym == Theirs(**changes)
+    assert measure(trajectories).webgym == WebGymMetrics(**changes)
 
 
 def test_only_a_reward_of_one_is_a_success_and_only_the_last_one_counts() -> None:

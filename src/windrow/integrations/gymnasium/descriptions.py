@@ -32,9 +32,9 @@ class Toy(msgspec.Struct, frozen=True):
 
 def toy_of(world: Any) -> Toy:
     """How this (unwrapped) world is told; one that is not known here by its numbers and its own rendering."""
-    known = KNOWN.get(type(world).__name__)
-    if known is not None and type(world).__module__.startswith("gymnasium."):
-        return known
+    description = KNOWN.get(type(world).__name__)
+    if description is not None and type(world).__module__.startswith("gymnasium."):
+        return description
     space = world.action_space
     numbers = range(int(space.start), int(space.start) + int(space.n))
     return Toy(tuple((str(n),) for n in numbers), _plain_rules, _plain_scene, start=int(space.start))

@@ -135,9 +135,9 @@ def read_action(text: str, toy: Toy) -> int | None:
     names = sorted((name for names in toy.actions for name in names), key=len, reverse=True)
     words = [name for name in names if not name.lstrip("-").isdigit()]
     if words:
-        found = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", text.lower())
-        if found:
-            return places[found[-1]]
+        words_named = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", text.lower())
+        if words_named:
+            return places[words_named[-1]]
     for number in reversed(_NUMBER.findall(text)):
         if number in places:
             return places[number]
@@ -150,8 +150,8 @@ def read_action(text: str, toy: Toy) -> int | None:
 def open_tasks(path: str) -> tuple[SpooledRows, str]:
     """The rows of `gymnasium:ID?n=…&seed=…&OPTION=…`, and what the data set is called."""
     address = parse_address(path)
-    known = [*_OWN, *_options(address.name)]
-    address.refuse_unknown(known)
+    known_options = [*_OWN, *_options(address.name)]
+    address.refuse_unknown(known_options)
     count, first = address.whole("n", ROWS, least=1), address.whole("seed", SEED, least=0)
     rows = SpooledRows(enumerate(_rows(address, count, first)), path, label="index")
     return rows, address.source(without=_OWN)
@@ -229,12 +229,14 @@ def _check_world(game: str, kwargs: bytes) -> None:
     """Raise ValueError where this world cannot be made, or cannot be played by naming an action."""
     options: dict[str, Json] = msgspec.json.decode(kwargs)
     try:
-        known = [name for name in _options(game) if name not in _LAKE_MAP]
+        known_options = [name for name in _options(game) if name not in _LAKE_MAP]
     except UsageError as problem:
         raise ValueError(str(problem)) from None
     for key in options:
-        if key not in known:
-            raise ValueError(f"{game} has no option {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+        if key not in known_options:
+            raise ValueError(
+                f"{game} has no option {key!r}{nearest(key, known_options)} (known: {', '.join(known_options)})"
+            )
     if "map_name" in options and options["map_name"] is None and options.get("desc") is None:
         raise ValueError(f"{game} without a map makes one that no seed can repeat; give map_size instead")
     try:

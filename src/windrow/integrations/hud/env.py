@@ -96,11 +96,11 @@ class Hud(Env):
         named = list(zip(self._task.evaluate, answers, strict=True))
         for call, answer in named:
             check_judged(answer, call.name)
-        found = find_reward(answers[0], self._task.evaluate[0].name)
+        evaluation = find_reward(answers[0], self._task.evaluate[0].name)
         return Score(
-            {"reward": (found.reward, 1.0)},
+            {"reward": (evaluation.reward, 1.0)},
             evidence=[_evidence(call, answer) for call, answer in named],
-            metrics={f"subscore/{name}": value for name, value in found.subscores.items()},
+            metrics={f"subscore/{name}": value for name, value in evaluation.subscores.items()},
         )
 
     async def close(self) -> None:
@@ -137,9 +137,9 @@ def _opening(task: HudTask, said: list[McpAnswer]) -> list[dict[str, Json]]:
 
 
 def _evidence(call: ToolCall, answer: McpAnswer) -> Json:
-    said = answer.text
+    answer_text = answer.text
     return {
         "tool": call.name,
-        "said": said[:EVIDENCE_CHARS],
-        **({"characters": len(said)} if len(said) > EVIDENCE_CHARS else {}),
+        "said": answer_text[:EVIDENCE_CHARS],
+        **({"characters": len(answer_text)} if len(answer_text) > EVIDENCE_CHARS else {}),
     }

@@ -73,14 +73,14 @@ class Hud(Exporter):
 def _prompt(rollout: Rollout) -> str:
     """What the task says to the policy, but for the system's message."""
     opening = [m.text for m in rollout.messages if m.origin == "task" and m.role == "user"]
-    own = rollout.task.get("prompt")
-    return "\n\n".join(opening) or (own if isinstance(own, str) else "")
+    prompt = rollout.task.get("prompt")
+    return "\n\n".join(opening) or (prompt if isinstance(prompt, str) else "")
 
 
 def _error(rollout: Rollout) -> dict[str, Json]:
-    told: dict[str, Json] = msgspec.to_builtins(rollout.error)
-    del told["traceback"]
-    return told
+    error_fields: dict[str, Json] = msgspec.to_builtins(rollout.error)
+    del error_fields["traceback"]
+    return error_fields
 
 
 def _usage(rollout: Rollout) -> dict[str, Json]:
@@ -154,15 +154,15 @@ def _ran(call: ToolCall, rollout: Rollout) -> dict[str, Json]:
 
 def _message(message: Message) -> dict[str, Any]:
     """As chat endpoints have it, with what the policy thought."""
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        found["tool_calls"] = [_call(call) for call in message.tool_calls]
+        fields["tool_calls"] = [_call(call) for call in message.tool_calls]
     named = {
         "tool_call_id": message.tool_call_id,
         "name": message.name,
         "reasoning_content": message.reasoning,
     }
-    return found | {key: value for key, value in named.items() if value is not None}
+    return fields | {key: value for key, value in named.items() if value is not None}
 
 
 def _call(call: Call) -> dict[str, Json]:

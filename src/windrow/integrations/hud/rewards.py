@@ -16,7 +16,7 @@ from windrow.tools.mcp_session import McpAnswer
 KEYS = ("reward", "grade", "score")
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundReward(msgspec.Struct, frozen=True):
     reward: float
     subscores: dict[str, float] = {}
 
@@ -29,30 +29,30 @@ def check_judged(answer: McpAnswer, tool: str) -> None:
         )
 
 
-def find_reward(answer: McpAnswer, tool: str) -> Found:
+def find_reward(answer: McpAnswer, tool: str) -> FoundReward:
     """The value of `reward`, `grade` or `score`; else the weighted sum of the subscores; else what the first text that is JSON
     says. ScorerError where there is none."""
     check_judged(answer, tool)
-    said = answer.structured
-    if isinstance(said, dict):
-        subscores = _numbers(said.get("subscores"))
+    content = answer.structured
+    if isinstance(content, dict):
+        subscores = _numbers(content.get("subscores"))
         for key in KEYS:
-            if key in said:
-                return Found(_reward(said[key], tool), subscores)
-        if isinstance(said.get("subscores"), dict) and isinstance(said.get("weights"), dict):
-            weights = said["weights"]
-            shares = {name: value for name, value in said["subscores"].items() if name in weights}
+            if key in content:
+                return FoundReward(_reward(content[key], tool), subscores)
+        if isinstance(content.get("subscores"), dict) and isinstance(content.get("weights"), dict):
+            weights = content["weights"]
+            shares = {name: value for name, value in content["subscores"].items() if name in weights}
             total = sum(_reward(value, tool) * _reward(weights[name], tool) for name, value in shares.items())
-            return Found(_reward(total, tool), subscores)
+            return FoundReward(_reward(total, tool), subscores)
     for text in answer.texts:
         try:
-            said = msgspec.json.decode(text)
+            content = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        if isinstance(said, dict):
-            for key, value in said.items():
+        if isinstance(content, dict):
+            for key, value in content.items():
                 if key in KEYS:
-                    return Found(_reward(value, tool), _numbers(said.get("subscores")))
+                    return FoundReward(_reward(value, tool), _numbers(content.get("subscores")))
     raise ScorerError(
         f"the evaluate tool {tool!r} answered without a reward ({', '.join(KEYS)}, or subscores with weights): {answer.text:.500}",
         kind="no_reward",

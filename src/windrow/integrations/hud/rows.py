@@ -89,10 +89,10 @@ def owns_env(row: Mapping[str, Json]) -> bool:
 def key_of(row: Mapping[str, Json]) -> str | None:
     """The `id` of the first generation; later the slug, which the last one has also where it is not written."""
     generation = generation_of(row)
-    slug, own = row.get("slug"), row.get("id")
+    slug, row_id = row.get("slug"), row.get("id")
     if generation == "v4" or (generation == "v5" and slug is None):
-        return None if own is None else str(own)
-    return default_slug(str(own), row.get("args") or {}) if slug is None else str(slug)
+        return None if row_id is None else str(row_id)
+    return default_slug(str(row_id), row.get("args") or {}) if slug is None else str(slug)
 
 
 def default_slug(template: str, args: Mapping[str, Json]) -> str:

@@ -24,7 +24,7 @@ from windrow.util.redaction import is_secret, secrets_of_header
 
 def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]:
     """Where each server is, variables replaced. UsageError names one that is not set."""
-    found: dict[str, McpServer] = {}
+    servers: dict[str, McpServer] = {}
     for name, written in config.items():
         where = f"mcp_config.{name}"
         if services := services_in(dict(written)):
@@ -37,7 +37,7 @@ def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]
             raise UsageError(
                 f"{where}.url: expected the address of a streamable HTTP endpoint, http://… or https://…"
             )
-        found[name] = McpServer(
+        servers[name] = McpServer(
             command=(command, *(server.get("args") or ())) if command else (),
             env=server.get("env") or {},
             cwd=server.get("cwd"),
@@ -45,7 +45,7 @@ def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]
             headers=server.get("headers") or {},
             name=name,  # not its address, which may hold what no message may
         )
-    return found
+    return servers
 
 
 def redact(config: Mapping[str, Mapping[str, Json]], hide: Callable[[str], None]) -> None:
@@ -88,7 +88,7 @@ class Servers:
         )
 
     def _named(self, server: str, session: McpSession) -> list[Tool]:
-        found: list[Tool] = []
+        all_tools: list[Tool] = []
         for tool in session.tools:
             name = f"{server}_{tool.name}" if len(self._sessions) > 1 else tool.name
             if not NAME.fullmatch(name):
@@ -102,8 +102,8 @@ class Servers:
                     f"two tools of the task are called {name!r}", kind="tool_clash", retryable=False
                 )
             self._of[name] = session, tool.name
-            found.append(msgspec.structs.replace(tool, name=name))
-        return found
+            all_tools.append(msgspec.structs.replace(tool, name=name))
+        return all_tools
 
     async def call(self, name: str, arguments: dict[str, Json]) -> McpAnswer:
         if name not in self._of:
@@ -112,8 +112,8 @@ class Servers:
                 kind="no_such_tool",
                 retryable=False,
             )
-        session, own = self._of[name]
-        return await session.call(own, arguments)
+        session, tool_name = self._of[name]
+        return await session.call(tool_name, arguments)
 
     async def close(self) -> None:
         closing: list[Any] = [session.close() for session in self._sessions.values()]

@@ -141,7 +141,7 @@ def _calls(row: Mapping[str, Json], field: str) -> tuple[ToolCall, ...]:
     value = _decoded(row.get(field), field)
     if value is None:
         return ()
-    return tuple(_call(one, field) for one in (value if isinstance(value, list) else [value]))
+    return tuple(_call(call, field) for call in (value if isinstance(value, list) else [value]))
 
 
 def _call(value: Json, field: str) -> ToolCall:

@@ -81,10 +81,10 @@ class MiniWoB(PageReward):
         return str(await page.evaluate(_ASKED))
 
     async def after(self, page: Page) -> Paid:
-        found = await page.evaluate(_PAID)
-        if not found["done"]:
+        page_state = await page.evaluate(_PAID)
+        if not page_state["done"]:
             return Paid()
-        return Paid(reward=float(found["raw"]), done=True, info={"reason": found["reason"]})
+        return Paid(reward=float(page_state["raw"]), done=True, info={"reason": page_state["reason"]})
 
     async def unfinished(self, page: Page) -> float | None:
         return NOT_DONE
@@ -121,11 +121,11 @@ def open_tasks(path: str) -> tuple[SpooledRows, str]:
     """The rows of `miniwob:PATTERN?n=…&seed=…`, and what the data set is called."""
     address = parse_address(path)
     address.refuse_unknown(_OWN)
-    found = [game for game in games() if fnmatchcase(game, address.name)]
-    if not found:
+    matching = [game for game in games() if fnmatchcase(game, address.name)]
+    if not matching:
         raise UsageError(f"{address}: there is no such MiniWoB++ task{nearest(address.name, games())}")
     count, first = address.whole("n", ROWS, least=1), address.whole("seed", SEED, least=0)
-    rows = SpooledRows(enumerate(_rows(found, count, first)), path, label="index")
+    rows = SpooledRows(enumerate(_rows(matching, count, first)), path, label="index")
     return rows, address.source(without=_OWN)
 
 

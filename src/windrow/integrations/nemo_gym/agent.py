@@ -136,7 +136,9 @@ def _params(row: Mapping[str, Json], dispatch: Dispatch, opening: tuple[Message,
     """The row's own without nulls, which some of their servers refuse; then what the run asks of the sampling."""
     params = {key: value for key, value in params_of(row).items() if value is not None}
     if not has_input(row):
-        params["input"] = [{"role": one.role, "content": given_content(one.content)} for one in opening]
+        params["input"] = [
+            {"role": message.role, "content": given_content(message.content)} for message in opening
+        ]
     return with_sampling(params, dispatch.sampling)
 
 

@@ -78,8 +78,8 @@ class Servers:
 
     def agent(self, name: str) -> Server:
         if not self.knows(name):
-            known = ", ".join(sorted(n for n, s in self._known.items() if s.kind == AGENTS)) or "none"
-            raise InfraError(f"{self.head} knows no agent {name!r} (it knows: {known})", kind="unknown_agent")
+            names = ", ".join(sorted(n for n, s in self._known.items() if s.kind == AGENTS)) or "none"
+            raise InfraError(f"{self.head} knows no agent {name!r} (it knows: {names})", kind="unknown_agent")
         return self._known[name]
 
     async def verifier(self, agent: str | None) -> Server:
@@ -92,9 +92,9 @@ class Servers:
         of = _first(_first(self._config.get(agent or ""), AGENTS), None).get("resources_server")
         name = of.get("name") if isinstance(of, dict) else None
         if name not in servers:
-            known = ", ".join(sorted(servers)) or "none"
+            names = ", ".join(sorted(servers)) or "none"
             raise EndpointError(
-                f"{self.head} does not say which resources server agent {agent!r} is verified by (it knows: {known}); "
+                f"{self.head} does not say which resources server agent {agent!r} is verified by (it knows: {names}); "
                 f"give its address as the setting 'url'"
             )
         return servers[name]
@@ -113,15 +113,15 @@ class Servers:
         status, body = await self._get("/global_config_dict_yaml")
         text = decoded(body) if status == 200 else None
         try:
-            found = yaml_value(text) if isinstance(text, str) else None
+            config = yaml_value(text) if isinstance(text, str) else None
         except NotYaml:
-            found = None
-        if not isinstance(found, dict):
+            config = None
+        if not isinstance(config, dict):
             raise EndpointError(
                 f"{self.head} answers neither /server_instances nor /global_config_dict_yaml as a head server of NeMo Gym "
                 f"does (the last with status {status}). Is the address right?"
             )
-        return found
+        return config
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         limit = aiohttp.ClientTimeout(total=HEAD_TIMEOUT_S)
@@ -156,12 +156,12 @@ class Caller:
     async def post(self, url: str, body: Json) -> dict[str, Json]:
         """The object that is answered with 200. There is no deadline here: who calls has one."""
         answer = await self._asked("POST", url, msgspec.json.encode(body))
-        found = decoded(answer)
-        if not isinstance(found, dict):
+        content = decoded(answer)
+        if not isinstance(content, dict):
             raise EnvError(
                 f"{url} answered something that is not a JSON object: {_shown(answer)}", kind="bad_answer"
             )
-        return found
+        return content
 
     async def get(self, url: str) -> Json:
         return decoded(await self._asked("GET", url, None))
@@ -236,22 +236,22 @@ def _instance(entry: dict[str, Any], host: str) -> Server | None:
 
 def configured_servers(config: Json, host: str) -> list[Server]:
     """The servers of a configuration: config[name][kind][implementation] has a host and a port."""
-    found: list[Server] = []
+    servers: list[Server] = []
     for name, section in config.items() if isinstance(config, dict) else ():
         kind = next(iter(section), None) if isinstance(section, dict) else None
         own = _first(_first(section, None), None)
         url = _url(own.get("host"), own.get("port"), host)
         if isinstance(kind, str) and url is not None:
-            found.append(Server(str(name), kind, url))
-    return found
+            servers.append(Server(str(name), kind, url))
+    return servers
 
 
 def _first(section: Any, key: str | None) -> dict[str, Any]:
     """What stands under `key`, else under the first one there is."""
     if not isinstance(section, dict):
         return {}
-    found = section.get(key) if key is not None else next(iter(section.values()), None)
-    return found if isinstance(found, dict) else {}
+    value = section.get(key) if key is not None else next(iter(section.values()), None)
+    return value if isinstance(value, dict) else {}
 
 
 def _url(host: Any, port: Any, head: str) -> str | None:

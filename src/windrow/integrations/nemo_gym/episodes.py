@@ -33,32 +33,36 @@ _STOPS: dict[str, Stop] = {LENGTH: "length", "max_tool_calls": "max_tool_calls"}
 
 def played_of(answer: Mapping[str, Json], task: Task, opening: Sequence[Message], *, agent: str) -> Played:
     """The episode of this task, which opened with these messages, by what the agent answered."""
-    said: dict[str, Json] = {key: finite(value) for key, value in answer.items()}
+    finite_answer: dict[str, Json] = {key: finite(value) for key, value in answer.items()}
     if answer.get(NO_PERSIST) is True:
-        return Played(interrupted=True, pieces=_readable(said))
+        return Played(interrupted=True, pieces=_readable(finite_answer))
     if FAILURE_CLASS not in answer and not is_reward(answer.get(REWARD)):
-        return _unread(said, f"its reward is {answer.get(REWARD)!r:.80}, not a finite number", "bad_reward")
+        return _unread(
+            finite_answer, f"its reward is {answer.get(REWARD)!r:.80}, not a finite number", "bad_reward"
+        )
     try:
-        result = read_result(said, task.data or {})
+        result = read_result(finite_answer, task.data or {})
     except ValueError as problem:
-        return _unread(said, str(problem), "bad_answer")
+        return _unread(finite_answer, str(problem), "bad_answer")
     failure, error = result.failure, None
     judged = failure is None
-    if failure is not None and not (failure.kind == JUDGE_FAILED and isinstance(said.get("response"), dict)):
+    if failure is not None and not (
+        failure.kind == JUDGE_FAILED and isinstance(finite_answer.get("response"), dict)
+    ):
         error = _failed(result)
-    kept: dict[str, Json] = _state(said, result, task, opening)
+    recorded_state: dict[str, Json] = _state(finite_answer, result, task, opening)
     if agent_of(task.data or {}) is None:
-        kept[PLAYED_BY] = agent  # whoever verifies it again has to know
+        recorded_state[PLAYED_BY] = agent  # whoever verifies it again has to know
     if judged:
-        kept[REWARD] = result.reward
+        recorded_state[REWARD] = result.reward
     elif error is None and failure is not None:
-        kept[NEVER_JUDGED] = failure.message
+        recorded_state[NEVER_JUDGED] = failure.message
     return Played(
         tools=tools_of(task.data or {}),
         pieces=result.pieces,
         stop=_STOPS.get(result.incomplete or "", "answered"),
         error=error,
-        state={STATE: kept},
+        state={STATE: recorded_state},
         metrics=result.numbers,
     )
 

@@ -20,7 +20,7 @@ import msgspec
 from windrow.errors import ExportError
 from windrow.exports.base import Example, Exporter, Invalid, Unfit
 from windrow.integrations.nemo_gym.files import (
-    Asked,
+    RequestSettings,
     failure_row,
     files_of,
     input_row,
@@ -28,7 +28,7 @@ from windrow.integrations.nemo_gym.files import (
     task_input,
 )
 from windrow.integrations.nemo_gym.results import given_params
-from windrow.integrations.nemo_gym.reward_profiles import Agent, Task, numbers
+from windrow.integrations.nemo_gym.reward_profiles import AgentProfile, TaskProfile, numbers
 from windrow.integrations.nemo_gym.rows import PARAMS, TASK_INDEX, agent_of
 from windrow.records import Json, Rollout
 from windrow.store.reader import RunReader
@@ -51,7 +51,7 @@ class NemoGym(Exporter):
         reader = RunReader(run)
         of = reader.manifest.behaviour.of
         self._samples = samples_of(reader)
-        self._asked = Asked(
+        self._asked = RequestSettings(
             sampling=of.get("sampling") or {},
             over_rows=frozenset(of.get("sampling_over_rows") or ()),
             seeds=of.get("seeds") == "sample",
@@ -60,12 +60,12 @@ class NemoGym(Exporter):
         self._agent = str((agent.get("settings") or {}).get("agent") or (of.get("agent") or {}).get("name"))
         self._tasks = self._listed(run / TASKS)
         self._next = next(self._tasks, None)
-        self._task: Task | None = None
+        self._task: TaskProfile | None = None
         self._slot: tuple[int, int] | None = None
         self._done: tuple[Rollout, dict[str, Json]] | None = None  # the slot's last attempt that ended well
         self._ready: list[Any] = []  # lines that the next rollout, whatever becomes of it, gives out
         self._failed = 0  # attempts of the slot that did not
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[str, AgentProfile] = {}
         self._entries: dict[str, IO[bytes]] = {}
 
     def rows(self, example: Example) -> list[Any]:
@@ -102,14 +102,14 @@ class NemoGym(Exporter):
         yield from self._ready
         self._write_metrics()
 
-    def _listed(self, path: Path) -> Iterator[Task]:
+    def _listed(self, path: Path) -> Iterator[TaskProfile]:
         """Every task of the run in its order; the inputs of its rollouts are written as it is reached."""
         last: int | None = None
         for task in tasks_in_order(path) if path.exists() else ():
             if task.index == last:
                 raise ExportError(f"two tasks of the run have the index {last}, which is to number them")
             last = task.index
-            yield Task(task.index, task_input(task, self._asked, self._agent), self._samples, [])
+            yield TaskProfile(task.index, task_input(task, self._asked, self._agent), self._samples, [])
 
     def _reach(self, index: int | None) -> None:
         """Go on to this task, or past the last one; what lies before is closed."""
@@ -133,7 +133,7 @@ class NemoGym(Exporter):
             self._task.sample[PARAMS] = given_params(rollout)
         self._ready.append(line)
 
-    def _close_task(self, task: Task) -> None:
+    def _close_task(self, task: TaskProfile) -> None:
         name = agent_of(task.sample) or self._agent
         if not task.sample[PARAMS].get("input"):
             self.notes[NO_INPUT] += 1
@@ -143,7 +143,7 @@ class NemoGym(Exporter):
         entry = task.entry()
         self._profile.write(_encode({**entry, "sample": task.sample}) + b"\n")
         if name not in self._agents:
-            self._agents[name] = Agent()
+            self._agents[name] = AgentProfile()
             self._entries[name] = tempfile.TemporaryFile()
         self._agents[name].add(task)
         joint = b",\n" if self._entries[name].tell() else b"\n"

@@ -50,7 +50,7 @@ def files_of(rollouts: Path) -> Files:
     )
 
 
-class Asked(NamedTuple):
+class RequestSettings(NamedTuple):
     """How a run asks: its sampling, which of it wins over a row's, and whether samples are sent as seeds."""
 
     sampling: Mapping[str, Json]
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
     seeds: bool
 
 
-def task_input(task: Task, asked: Asked, agent: str) -> dict[str, Json]:
+def task_input(task: Task, asked: RequestSettings, agent: str) -> dict[str, Json]:
     """A task as their collector has it before it is numbered. Without an input where only a prompt template makes one."""
     row = dict(task.data or {})
     try:
@@ -67,13 +67,13 @@ def task_input(task: Task, asked: Asked, agent: str) -> dict[str, Json]:
         opened = [freeze.message(message, "task") for message in opening(task, None)]
     except ValueError:
         opened = []
-    own = {key: value for key, value in sampling_of(row).items() if key not in asked.over_rows}
-    row[PARAMS] = asked_params(row, {**asked.sampling, **own}, opened)
+    row_sampling = {key: value for key, value in sampling_of(row).items() if key not in asked.over_rows}
+    row[PARAMS] = asked_params(row, {**asked.sampling, **row_sampling}, opened)
     row.setdefault(AGENT, {"name": agent})
     return row
 
 
-def input_row(given: Mapping[str, Json], task: int, sample: int, asked: Asked) -> dict[str, Json]:
+def input_row(given: Mapping[str, Json], task: int, sample: int, asked: RequestSettings) -> dict[str, Json]:
     """A line of the materialised inputs."""
     params = with_seed(given[PARAMS], sample) if asked.seeds else given[PARAMS]
     return {**given, PARAMS: params, TASK_INDEX: task, ROLLOUT_INDEX: sample}
@@ -94,8 +94,8 @@ def failure_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Js
     line = success_row(rollout, failures=failures, seeds=seeds)
     error = rollout.error
     if rollout.status != "failed":
-        told = error.message if error is not None else "nobody could judge it"
-        return {**line, FAILURE_CLASS: JUDGE_FAILED, JUDGE_ERROR: told}
+        judge_error = error.message if error is not None else "nobody could judge it"
+        return {**line, FAILURE_CLASS: JUDGE_FAILED, JUDGE_ERROR: judge_error}
     line[FAILURE_CLASS] = error.kind if error is not None else "unknown"
     if error is not None and not error.retryable:
         line[FAILURE_TERMINAL] = True

@@ -38,22 +38,22 @@ def read_output(output: Json, *, where: str = "response.output") -> list[Piece]:
 
 def read_items(items: Json, *, where: str) -> list[Message]:
     """Items as messages, for a prompt: no tokens, and what the model is said to have said is the task's."""
-    found: list[Message] = []
+    messages: list[Message] = []
     for piece in read_output(items, where=where):
         if isinstance(piece, InputMessage):
-            found.append(msgspec.structs.replace(piece.message, origin="task"))
+            messages.append(msgspec.structs.replace(piece.message, origin="task"))
         else:
-            said = piece.completion
-            found.append(
+            reply = piece.completion
+            messages.append(
                 Message(
                     role="assistant",
-                    content=said.content,
+                    content=reply.content,
                     origin="task",
-                    tool_calls=said.tool_calls or None,
-                    reasoning=said.reasoning,
+                    tool_calls=reply.tool_calls or None,
+                    reasoning=reply.reasoning,
                 )
             )
-    return found
+    return messages
 
 
 def said_items(
@@ -151,14 +151,14 @@ def _is_said(item: dict[str, Any]) -> bool:
 
 
 def _completion(items: Sequence[dict[str, Any]]) -> Completion:
-    said = [_text(item.get("content")) for item in items if item.get("type", "message") == "message"]
+    texts = [_text(item.get("content")) for item in items if item.get("type", "message") == "message"]
     thought = [_text(item.get("summary")) or _text(item.get("content")) for item in _of(items, "reasoning")]
     calls = tuple(_call(item) for item in _of(items, "function_call"))
     tokens, capture = None, "text"
     if all(items[-1].get(key) is not None for key in TOKEN_KEYS):
         tokens, capture = _tokens(items[-1])
     return Completion(
-        content="".join(said) if said else None,
+        content="".join(texts) if texts else None,
         reasoning="\n".join(thought) if thought else None,
         tool_calls=calls,
         finish="tool_calls" if calls else "stop",
@@ -180,7 +180,7 @@ def _call(item: dict[str, Any]) -> Call:
 
 def _tokens(item: dict[str, Any]) -> tuple[Tokens | None, str]:
     prompt, output, logprobs = (item[key] for key in TOKEN_KEYS)
-    if not all(isinstance(found, list) for found in (prompt, output, logprobs)):
+    if not all(isinstance(ids, list) for ids in (prompt, output, logprobs)):
         raise ValueError(f"{', '.join(TOKEN_KEYS)} must be lists of numbers")
     if len(output) != len(logprobs):
         raise ValueError(f"{len(output)} generation_token_ids have {len(logprobs)} generation_log_probs")

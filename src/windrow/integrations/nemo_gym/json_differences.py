@@ -36,18 +36,23 @@ def applied(a: Json, patch: Difference) -> Json:
         return patch["is"]
     if "list" in patch:
         return [
-            one["is"] if "is" in one else applied(_at(a, one["of"]), one.get("in")) for one in patch["list"]
+            entry["is"] if "is" in entry else applied(_at(a, entry["of"]), entry.get("in"))
+            for entry in patch["list"]
         ]
-    kept = dict(a) if isinstance(a, dict) else {}
+    patched = dict(a) if isinstance(a, dict) else {}
     for key in patch.get("del", ()):
-        kept.pop(key, None)
+        patched.pop(key, None)
     for key, inner in patch.get("in", {}).items():
-        kept[key] = applied(kept.get(key), inner)
-    return {**kept, **patch.get("set", {})}
+        patched[key] = applied(patched.get(key), inner)
+    return {**patched, **patch.get("set", {})}
 
 
 def _objects(a: dict[str, Json], b: dict[str, Json]) -> Difference:
-    inner = {key: found for key in b if key in a and (found := difference(a[key], b[key])) is not None}
+    inner = {
+        key: inner_difference
+        for key in b
+        if key in a and (inner_difference := difference(a[key], b[key])) is not None
+    }
     new = {key: value for key, value in b.items() if key not in a}
     gone = [key for key in a if key not in b]
     parts = {"in": inner, "set": new, "del": gone}
@@ -59,13 +64,13 @@ def _arrays(a: list[Json], b: list[Json]) -> Difference:
     entries: list[dict[str, Json]] = []
     at = 0
     for value in b:
-        place = next((n for n in range(at, len(a)) if _kind(a[n]) == _kind(value)), None)
-        if place is None:
+        index = next((n for n in range(at, len(a)) if _kind(a[n]) == _kind(value)), None)
+        if index is None:
             entries.append({"is": value})
             continue
-        at = place + 1
-        inner = difference(a[place], value)
-        entries.append({"of": place} if inner is None else {"of": place, "in": inner})
+        at = index + 1
+        inner = difference(a[index], value)
+        entries.append({"of": index} if inner is None else {"of": index, "in": inner})
     same = entries == [{"of": n} for n in range(len(a))]
     return None if same else {"list": entries}
 

@@ -81,7 +81,7 @@ class Columns:
             self.values.setdefault(field, array("d")).append(value)
 
 
-class Task(msgspec.Struct):
+class TaskProfile(msgspec.Struct):
     """A task under way."""
 
     number: int
@@ -111,7 +111,7 @@ class Task(msgspec.Struct):
         return [info[REWARD] for info in self.infos]
 
 
-class Agent:
+class AgentProfile:
     """An agent's rollouts in all."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Agent:
         self._best: dict[int, float] = {}
         self._whole_tasks = 0
 
-    def add(self, task: Task) -> None:
+    def add(self, task: TaskProfile) -> None:
         for info in task.infos:
             self._columns.add({key: value for key, value in info.items() if key != "rollout_id"})
         if len(task.infos) == task.expected:

@@ -89,10 +89,10 @@ def params_of(row: Mapping[str, Json]) -> dict[str, Json]:
 def tools_of(row: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
     """The functions that the row shows the model, as a record has them."""
     tools = params_of(row).get("tools")
-    found = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    tool_dicts = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     return tuple(
         {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
-        for tool in found
+        for tool in tool_dicts
         if tool.get("type", "function") == "function"
     )
 
@@ -101,30 +101,30 @@ def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
     """The messages that a row opens with: its instructions as the system's, then its input. ValueError says what is
     wrong with them."""
     params = params_of(row)
-    given = params.get("input")
-    if not given or not isinstance(given, str | list):
+    row_input = params.get("input")
+    if not row_input or not isinstance(row_input, str | list):
         raise ValueError(f"{PARAMS!r} has no 'input': a string, or a list of messages")
     instructions = params.get("instructions")
     if instructions is not None and not isinstance(instructions, str):
         raise ValueError(f"{PARAMS}.instructions must be a string")
     first = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(given, str):
-        return [*first, {"role": "user", "content": given}]
-    return first + [as_dict(message) for message in read_items(given, where=f"{PARAMS}.input")]
+    if isinstance(row_input, str):
+        return [*first, {"role": "user", "content": row_input}]
+    return first + [as_dict(message) for message in read_items(row_input, where=f"{PARAMS}.input")]
 
 
 def as_dict(message: Message) -> dict[str, Any]:
     """A message in the usual dict form."""
-    said: dict[str, Any] = {"role": message.role, "content": message.content}
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        said["tool_calls"] = [
+        fields["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls
         ]
     for field in ("tool_call_id", "reasoning"):
         if (value := getattr(message, field)) is not None:
-            said[field] = value
-    return said
+            fields[field] = value
+    return fields
 
 
 def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:

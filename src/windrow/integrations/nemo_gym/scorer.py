@@ -60,13 +60,13 @@ class Verified(BaseScorer):
         return {}  # where a verifier is does not say what it is
 
     async def judge(self, episode: Episode, ctx: ScoreContext) -> Verdict:
-        kept = episode.state.get(STATE) if isinstance(episode.state, dict) else None
-        told: dict[str, Json] = kept if isinstance(kept, dict) else {}
+        state_fields = episode.state.get(STATE) if isinstance(episode.state, dict) else None
+        recorded: dict[str, Json] = state_fields if isinstance(state_fields, dict) else {}
         if not self._asks:
-            return self._told(told)
+            return self._told(recorded)
         try:
             async with self._room:
-                return await self._verified(episode, told)
+                return await self._verified(episode, recorded)
         except ScorerError:
             raise
         except WindrowError as problem:
@@ -98,19 +98,19 @@ class Verified(BaseScorer):
                 )
             row, _ = split_row(episode.task.data or {})
             sent = {**row, **verify_request(episode), TASK_INDEX: episode.task.index}
-            found = await self._posted(caller, f"{url}/verify", sent)
+            verified = await self._posted(caller, f"{url}/verify", sent)
         finally:
             await caller.close()
-        reward = found.get(REWARD)
-        if found.get(FAILURE_CLASS) is not None:  # the reward beside it stands for nothing
-            why = found.get(JUDGE_ERROR) or found.get("error") or found[FAILURE_CLASS]
+        reward = verified.get(REWARD)
+        if verified.get(FAILURE_CLASS) is not None:  # the reward beside it stands for nothing
+            why = verified.get(JUDGE_ERROR) or verified.get("error") or verified[FAILURE_CLASS]
             raise ScorerError(f"{url}/verify could not judge it: {why!s:.2000}", kind=JUDGE_FAILED)
         if not is_reward(reward):
             raise ScorerError(
                 f"{url}/verify gave {reward!r:.80} for a reward, not a finite number", kind="bad_reward"
             )
         evidence = None if mode == STATELESS else {"reverify_mode": mode}
-        fields = verifier_fields({key: finite(value) for key, value in found.items()}, row)
+        fields = verifier_fields({key: finite(value) for key, value in verified.items()}, row)
         return self._verdict(reward, numbers_of(fields), evidence)
 
     async def _posted(self, caller: Caller, url: str, sent: Json) -> dict[str, Json]:

@@ -34,14 +34,16 @@ def shared(usage: Usage | None, calls: Sequence[Completion]) -> list[Usage | Non
     """The usage of an episode, by call: what the ids of each come to, where that makes up the whole; otherwise the last call
     carries it, or rather the last that has no ids, whose own numbers it cannot contradict."""
     counts = [_ids(call) for call in calls]
-    known = [count for count in counts if count is not None]
+    known_counts = [count for count in counts if count is not None]
     shares: list[Usage | None] = [None] * len(calls)
     if usage is None:
         return shares
     whole = (usage.prompt_tokens, usage.completion_tokens)
-    if len(known) == len(calls) and tuple(map(sum, zip(*known, strict=True))) == whole:
-        shares = [Usage(prompt_tokens=prompt, completion_tokens=output) for prompt, output in known[:-1]]
-        prompt, output = known[-1]
+    if len(known_counts) == len(calls) and tuple(map(sum, zip(*known_counts, strict=True))) == whole:
+        shares = [
+            Usage(prompt_tokens=prompt, completion_tokens=output) for prompt, output in known_counts[:-1]
+        ]
+        prompt, output = known_counts[-1]
         last = Usage(prompt_tokens=prompt, completion_tokens=output, cached_tokens=usage.cached_tokens)
         return [*shares, last]
     at = len(calls) - 1

@@ -69,11 +69,11 @@ class Verifier(BaseScorer):
 
     def __init__(self, name: str, weight: float, settings: Mapping[str, Json]) -> None:
         super().__init__(name, weight, settings)
-        known = ("cpu_s", "format_weight")
+        settings_known = ("cpu_s", "format_weight")
         for key, value in settings.items():
-            if key not in known:
+            if key not in settings_known:
                 raise ValueError(
-                    f"it has no setting {key!r}{nearest(key, known)} (known: {', '.join(known)})"
+                    f"it has no setting {key!r}{nearest(key, settings_known)} (known: {', '.join(settings_known)})"
                 )
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{key} must be a number, found {value!r}")
@@ -145,12 +145,12 @@ def _check_entry(row: Mapping[str, Json]) -> None:
 
 def worker_environment() -> dict[str, str]:
     """Of the processes: what Python needs, and no keys. The hash seed and the threads are part of what they do."""
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if name in _KEPT or name.startswith(("PYTHON", "LC_", "LD_"))
     }
-    return {**kept, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    return {**environment, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
 
 
 _verifiers = Processes(

@@ -95,13 +95,13 @@ def rows(order: dict[str, Any], gym: Any) -> Iterator[dict[str, Any]]:
         yield {"unknown": system, "known": ["none", *gym.utils.SYSTEM_PROMPTS], "what": "system prompt"}
         return
     for name in wanted:
-        known = parameters(gym.factory, name)
+        known_parameters = parameters(gym.factory, name)
         config = {**order["common"], **order["own"].get(name, {})}
         for key in config:
-            if key not in known:
+            if key not in known_parameters:
                 yield {
                     "unknown": key,
-                    "known": ["size", "seed", "system", *known],
+                    "known": ["size", "seed", "system", *known_parameters],
                     "of": name,
                     "what": "parameter",
                 }
@@ -234,19 +234,19 @@ def _judge(questions: BinaryIO, answers: TextIO, gym: Any) -> None:
         question = json.loads(line)
         _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + question["cpu_s"])
         try:
-            found = verdict(question, gym, datasets)
+            reply = verdict(question, gym, datasets)
         except (
             BaseException
         ) as problem:  # also an `exit()` in an answer; it belongs to this question, not to the next
-            found = {"error": _line(problem)}
-        answers.write(json.dumps(found) + "\n")
+            reply = {"error": _line(problem)}
+        answers.write(json.dumps(reply) + "\n")
         answers.flush()
 
 
 def _make(questions: BinaryIO, answers: TextIO, gym: Any) -> None:
     order = json.loads(questions.readline())
-    for found in rows(order, gym):
-        answers.write(json.dumps(found) + "\n")
+    for row in rows(order, gym):
+        answers.write(json.dumps(row) + "\n")
     answers.flush()
 
 

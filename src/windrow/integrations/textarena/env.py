@@ -76,8 +76,8 @@ class TextArena(Match):
 
     async def observe(self, seat: int) -> Observation:
         with self._randomness.own():
-            _, told = self._bare.get_observation()
-        return Observation([_said(self._shown(seat, told) or "It is your turn again.")])
+            _, observations = self._bare.get_observation()
+        return Observation([_said(self._shown(seat, observations) or "It is your turn again.")])
 
     async def act(self, replies: Mapping[int, Message]) -> Mapping[int, Step]:
         [(seat, reply)] = replies.items()
@@ -119,9 +119,11 @@ class TextArena(Match):
 
     def _objection(self, seat: int) -> str:
         """What the game has against the move that was just made; the seat is told with what it sees next."""
-        told = self._state.observations.get(seat) or []
-        found = [text for _, text, kind in told if getattr(kind, "name", "") == "GAME_ADMIN"]
-        return found[-1] if found else "an illegal move"
+        seat_observations = self._state.observations.get(seat) or []
+        admin_texts = [
+            text for _, text, kind in seat_observations if getattr(kind, "name", "") == "GAME_ADMIN"
+        ]
+        return admin_texts[-1] if admin_texts else "an illegal move"
 
     def _shown(self, seat: int, told: Sequence[tuple[int, str, Any]]) -> str:
         """What a seat was told, each with who said it; its own moves it knows."""
@@ -220,8 +222,8 @@ def _options(game: str) -> list[str]:
     """What may be set of this game."""
     registry = _textarena().envs.registration.ENV_REGISTRY
     if game not in registry:
-        known = sorted(name for name in registry if not name.endswith(("-raw", "-train")))
-        raise UsageError(f"there is no TextArena game {game!r}{nearest(game, known)}")
+        games = sorted(name for name in registry if not name.endswith(("-raw", "-train")))
+        raise UsageError(f"there is no TextArena game {game!r}{nearest(game, games)}")
     try:
         with Randomness(0).own():
             creator = type(_bare(_made(game, {})))
@@ -236,18 +238,18 @@ def _check_game(game: str, kwargs: bytes, players: int) -> None:
     """Raise ValueError where this game cannot be set up for so many."""
     options: dict[str, Json] = msgspec.json.decode(kwargs)
     try:
-        known = _options(game)
+        known_options = _options(game)
     except UsageError as problem:
         raise ValueError(str(problem)) from None
     for key in options:
-        if key not in known:
-            listed = ", ".join(known) or "none"
-            raise ValueError(f"{game} has no option {key!r}{nearest(key, known)} (known: {listed})")
+        if key not in known_options:
+            listed = ", ".join(known_options) or "none"
+            raise ValueError(f"{game} has no option {key!r}{nearest(key, known_options)} (known: {listed})")
     randomness = Randomness(0)
     try:
         with randomness.own():
-            made = _made(game, options)
-            made.reset(num_players=players, seed=randomness.seed)
+            world = _made(game, options)
+            world.reset(num_players=players, seed=randomness.seed)
     except Exception as problem:  # whatever a game says to wrong options or another number of players
         raise ValueError(f"{game} cannot be set up for {players} players: {_line(problem)}") from problem
 

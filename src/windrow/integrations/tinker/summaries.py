@@ -72,7 +72,7 @@ def is_masked(turn: Turn, form: Form) -> bool:
 
 def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
     turns = [turn for turn in rollout.turns if turn.role == "agent"]
-    found = []
+    steps = []
     for place, turn in enumerate(turns):
         last = place == len(turns) - 1
         ob_len, ac_len = _lengths(turn)
@@ -88,19 +88,19 @@ def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
         }
         if form.trace:
             step["trace"] = trace_of(rollout, turn, last=last)
-        found.append(step)
-    return found
+        steps.append(step)
+    return steps
 
 
 def _metrics(rollout: Rollout, turn: Turn, form: Form, *, last: bool) -> dict[str, float]:
-    found = dict(turn.metrics or {})
+    step_metrics = dict(turn.metrics or {})
     if turn.parse_error is not None:
-        found[PARSE_ERROR] = 1.0
+        step_metrics[PARSE_ERROR] = 1.0
     if is_masked(turn, form):
-        found[PARSE_ERROR_MASKED] = 1.0
+        step_metrics[PARSE_ERROR_MASKED] = 1.0
     if last and rollout.stop in STOPS:
-        found[f"stop/{STOPS[rollout.stop]}"] = 1.0
-    return found
+        step_metrics[f"stop/{STOPS[rollout.stop]}"] = 1.0
+    return step_metrics
 
 
 def _lengths(turn: Turn) -> tuple[int | None, int | None]:

@@ -15,15 +15,15 @@ from windrow.util.blobs import is_blob
 
 def trace_of(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]:
     """Of one turn; the `last` one has the verdicts. Raises IndexError for a turn that names messages which are not there."""
-    said = _said(rollout, turn)
-    found = {
+    reply = _said(rollout, turn)
+    trace = {
         "prompt": _conversation(_read(rollout, turn)),
-        "policy_response": _conversation(said[:1]) if said else None,
+        "policy_response": _conversation(reply[:1]) if reply else None,
         "reward_data": _reward_data(rollout, turn, last=last),
         "env_state": _env_state(rollout, turn, last=last),
-        "extra": _extra(rollout, turn, said[1:], last=last),
+        "extra": _extra(rollout, turn, reply[1:], last=last),
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in trace.items() if value}
 
 
 def message_row(message: Message) -> dict[str, Json]:
@@ -79,12 +79,12 @@ def _conversation(messages: Iterable[Message]) -> dict[str, Json]:
 
 
 def _reward_data(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]:
-    found: dict[str, Json] = {"step_reward": turn.reward, "step_scores": turn.scores}
+    rewards: dict[str, Json] = {"step_reward": turn.reward, "step_scores": turn.scores}
     if last:
-        found["total_reward"] = rollout.reward
-        found["scores"] = {name: score.value for name, score in rollout.scores.items()}
-        found["weights"] = {name: score.weight for name, score in rollout.scores.items()}
-    return _filled(found)
+        rewards["total_reward"] = rollout.reward
+        rewards["scores"] = {name: score.value for name, score in rollout.scores.items()}
+        rewards["weights"] = {name: score.weight for name, score in rollout.scores.items()}
+    return _filled(rewards)
 
 
 def _env_state(rollout: Rollout, turn: Turn, *, last: bool) -> Json:
@@ -93,7 +93,7 @@ def _env_state(rollout: Rollout, turn: Turn, *, last: bool) -> Json:
 
 
 def _extra(rollout: Rollout, turn: Turn, brought: Iterable[Message], *, last: bool) -> dict[str, Json]:
-    found: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "next_messages": [message_row(message) for message in brought],
         "info": turn.info,
         "tool_calls": [
@@ -103,8 +103,8 @@ def _extra(rollout: Rollout, turn: Turn, brought: Iterable[Message], *, last: bo
         "parse_error": turn.parse_error,
     }
     if last:
-        found["evidence"] = _filled({name: score.evidence for name, score in rollout.scores.items()})
-    return _filled(found)
+        fields["evidence"] = _filled({name: score.evidence for name, score in rollout.scores.items()})
+    return _filled(fields)
 
 
 def _filled(fields: Mapping[str, Json]) -> dict[str, Json]:

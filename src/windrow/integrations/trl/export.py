@@ -58,8 +58,8 @@ class Trl(Exporter):
 
 def _teacher(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:
     """What a teacher gives the same ids, where one was asked."""
-    found = teacher_logprobs(rollout.turns, sequence)
-    return {} if found is None else {"teacher_logprobs": found[sequence.prompt_length :].tolist()}
+    logprobs = teacher_logprobs(rollout.turns, sequence)
+    return {} if logprobs is None else {"teacher_logprobs": logprobs[sequence.prompt_length :].tolist()}
 
 
 def _row(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:

@@ -15,7 +15,7 @@ import msgspec
 from windrow.errors import UsageError
 from windrow.exports.base import Example, Exporter, JsonLines, Unfit, Writer
 from windrow.integrations.webgym.iterations import file_name, rank_of
-from windrow.integrations.webgym.trajectories import Trajectory, Written, metadata_of
+from windrow.integrations.webgym.trajectories import Trajectory, TrajectoryMaker, metadata_of
 from windrow.records import Json
 from windrow.registry import import_extra
 from windrow.store.passes import Pass
@@ -47,7 +47,7 @@ class WebGym(Exporter):
         manifest = RunReader(run).manifest
         self._iteration = Pass(run, manifest, self._wanted)
         self._metadata = metadata_of(manifest, self._iteration.number, rank_of(manifest))
-        self._written = Written(manifest, image_root=self._image_root)
+        self._written = TrajectoryMaker(manifest, image_root=self._image_root)
         by_name = "jsonl" if ".jsonl" in out.suffixes and not out.is_dir() else "pt"
         self._form = self._form or by_name
         return out / file_name(manifest, self._iteration.number, self._form) if out.is_dir() else out

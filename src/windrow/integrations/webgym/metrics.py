@@ -57,7 +57,7 @@ class Trajectory(msgspec.Struct, frozen=True):
         return bool(self.steps) and self.steps[-1].reward is not None
 
 
-class Theirs(msgspec.Struct, frozen=True, kw_only=True):
+class WebGymMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What WebGym calls its rollout metrics, under its names. An empty set gives zeros."""
 
     success_rate: float = 0.0
@@ -80,7 +80,7 @@ class Share(msgspec.Struct, frozen=True):
         return self.count / self.of if self.of else None
 
 
-class Honest(msgspec.Struct, frozen=True, kw_only=True):
+class HonestMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The same trajectories with nothing left out. `outcomes` add up to all of them."""
 
     success: Share  # of all that were attempted
@@ -90,9 +90,9 @@ class Honest(msgspec.Struct, frozen=True, kw_only=True):
     success_by_difficulty: dict[Band, Share]  # of all of that difficulty
 
 
-class Measured(msgspec.Struct, frozen=True):
-    webgym: Theirs
-    honest: Honest
+class Measurement(msgspec.Struct, frozen=True):
+    webgym: WebGymMetrics
+    honest: HonestMetrics
 
 
 def crashed(trajectory: Trajectory) -> bool:
@@ -109,7 +109,7 @@ def measure(
     *,
     chunk_size: int | None = None,
     bands: Mapping[Band, tuple[int, int]] = BANDS,
-) -> Measured:
+) -> Measurement:
     """Both kinds of numbers in one pass: theirs over the last `chunk_size` trajectories that there are, ours over all.
 
     `bands` are ranges of difficulty, both ends included. A trajectory is held as a few numbers, and only for a window.
@@ -126,7 +126,7 @@ def measure(
             sums = sums.plus(window[0], -1)
         window.append(counts)
         sums = sums.plus(counts)
-    return Measured(_theirs(sums, honest.attempted), honest.result())
+    return Measurement(_theirs(sums, honest.attempted), honest.result())
 
 
 class _Counts(NamedTuple):
@@ -159,10 +159,10 @@ def _counts(trajectory: Trajectory) -> _Counts:
     )
 
 
-def _theirs(sums: _Counts, total: int) -> Theirs:
+def _theirs(sums: _Counts, total: int) -> WebGymMetrics:
     valid = sums.trajectories - sums.crashed
     counted = valid - sums.blocked
-    return Theirs(
+    return WebGymMetrics(
         success_rate=_over(sums.successes, counted),
         avg_chars_per_response=_over(sums.chars, sums.steps),
         avg_steps=_over(sums.steps, counted),
@@ -194,8 +194,8 @@ class _Honest:
                 self._of[band] += 1
                 self._successes[band] += trajectory.succeeded
 
-    def result(self) -> Honest:
-        return Honest(
+    def result(self) -> HonestMetrics:
+        return HonestMetrics(
             success=Share(self._succeeded, self.attempted),
             success_of_graded=Share(self._succeeded, self._graded),
             blocked=Share(self._blocked, self.attempted),

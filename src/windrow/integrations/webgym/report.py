@@ -7,19 +7,19 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.integrations.webgym.metrics import Honest, Measured, Share, Trajectory, measure
+from windrow.integrations.webgym.metrics import HonestMetrics, Measurement, Share, Trajectory, measure
 from windrow.integrations.webgym.steps import trajectory_of
 from windrow.records import Json
 from windrow.store.passes import Pass
 from windrow.store.reader import RunReader, load
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class WebGymReport(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of one iteration, or of all; `cancelled` rollouts are in none of them."""
 
     run: str
     iteration: int | None
-    measured: Measured
+    measured: Measurement
     cancelled: int
 
     def plain(self) -> dict[str, Json]:
@@ -51,7 +51,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def report(run: str | Path, *, iteration: int | None = None) -> Report:
+def report(run: str | Path, *, iteration: int | None = None) -> WebGymReport:
     """Over the final attempts of a run. `iteration` None: over all that it has."""
     wanted = Pass(Path(run), RunReader(run).manifest, iteration) if iteration is not None else None
     cancelled = 0
@@ -68,10 +68,10 @@ def report(run: str | Path, *, iteration: int | None = None) -> Report:
                 yield trajectory
 
     measured = measure(trajectories())
-    return Report(run=str(run), iteration=iteration, measured=measured, cancelled=cancelled)
+    return WebGymReport(run=str(run), iteration=iteration, measured=measured, cancelled=cancelled)
 
 
-def _honest_rows(honest: Honest) -> Iterator[tuple[str, str]]:
+def _honest_rows(honest: HonestMetrics) -> Iterator[tuple[str, str]]:
     yield "success", f"{_of(honest.success)} of all; {_of(honest.success_of_graded)} of the graded"
     for band, share in honest.success_by_difficulty.items():
         yield f"  {band}", _of(share)

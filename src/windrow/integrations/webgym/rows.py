@@ -37,15 +37,15 @@ def split_row(row: Mapping[str, Json]) -> tuple[dict[str, Json], Marks]:
     if not isinstance(row[NAME], str) or not row[NAME].strip():
         raise ValueError(f"{NAME!r} must be the instruction, found {row[NAME]!r:.80}")
     difficulty_of(row)
-    found: dict[str, Json] = {
+    added: dict[str, Json] = {
         INSTRUCTION: row[NAME],
         START_URL: start_url(row[WEBSITE]),
         FACTS: list(facts_of(row)),
     }
-    for (key, value), origin in zip(found.items(), (NAME, WEBSITE, REFERENCE), strict=True):
+    for (key, value), origin in zip(added.items(), (NAME, WEBSITE, REFERENCE), strict=True):
         if row.get(key, value) != value:
             raise ValueError(f"{key!r} is in the row and says something else than {origin!r}")
-    return {**row, **found}, Marks()
+    return {**row, **added}, Marks()
 
 
 def start_url(website: Json) -> str:

@@ -99,9 +99,9 @@ class WebGymJudge(JudgingScorer):
         return RecordedScore(value=float(value), weight=0.0, evidence=evidence, scorer=self.name)
 
     def _verdict(self, value: float, evidence: Json, parts: Mapping[str, RecordedScore]) -> Verdict:
-        own = RecordedScore(value=value, weight=self.weight, evidence=evidence, scorer=self.name)
+        task_score = RecordedScore(value=value, weight=self.weight, evidence=evidence, scorer=self.name)
         return Verdict(
-            {self.name: own, **{f"{self.name}.{part}": score for part, score in parts.items()}}, {}
+            {self.name: task_score, **{f"{self.name}.{part}": score for part, score in parts.items()}}, {}
         )
 
 
@@ -131,10 +131,10 @@ class _Asking:
             asked.append(self._ask(_GROUNDED, views, "grounded", answer=answer))
         if says and self._reference is not None:
             asked.append(self._ask(_REFERENCE, [], "reference", answer=answer, reference=self._reference))
-        found = await together(asked)
-        grounded = found[count] if says else True  # it claims nothing
-        reference = None if self._reference is None else says and found[-1]
-        return grounded, list(zip(self._facts, found[:count], strict=True)), reference
+        judged = await together(asked)
+        grounded = judged[count] if says else True  # it claims nothing
+        reference = None if self._reference is None else says and judged[-1]
+        return grounded, list(zip(self._facts, judged[:count], strict=True)), reference
 
     async def _ask(
         self, text: str, views: Sequence[View], about: str, *, judge: str = JUDGE, **material: str
@@ -161,16 +161,16 @@ def views_of(messages: Sequence[Message]) -> list[View]:
 
     What it was told of its own actions quotes it, and is no page: an answer must not be grounded in the agent's words.
     """
-    found = [[part for part in m.content if is_blob(part)] for m in messages if isinstance(m.content, list)]
-    pictures = [parts for parts in found if parts]
+    images = [[part for part in m.content if is_blob(part)] for m in messages if isinstance(m.content, list)]
+    pictures = [parts for parts in images if parts]
     if not pictures:
-        said = [
+        texts = [
             message.text
             for message in messages
             if message.origin in ("env", "tool", "task") and message.role != "system" and message.text
         ]
-        pages = [page for text in said if (page := page_in(text)) is not None]
-        pictures = [[{"type": "text", "text": text}] for text in pages or said]
+        pages = [page for text in texts if (page := page_in(text)) is not None]
+        pictures = [[{"type": "text", "text": text}] for text in pages or texts]
     changed = [parts for n, parts in enumerate(pictures) if n == 0 or parts != pictures[n - 1]]
     return [View(number, parts) for number, parts in enumerate(changed, 1)]
 
@@ -183,16 +183,16 @@ def answer_of(episode: Episode) -> str | None:
 
 def instruction_of(task: Task) -> str:
     for field in ("task_name", "instruction", "question", "prompt"):
-        if (found := _text(task.get(field))) is not None:
-            return found
+        if (text := _text(task.get(field))) is not None:
+            return text
     raise ScorerError("the row has no instruction that a judge could be told", retryable=False)
 
 
 def facts_of(task: Task) -> list[str]:
     """What a right answer rests on; where the row names nothing, that the task is done."""
     facts = task.get("facts")
-    given = [fact for fact in facts if _text(fact)] if isinstance(facts, list) else []
-    return given or ["What the task asks for has been done, all of it."]
+    fact_texts = [fact for fact in facts if _text(fact)] if isinstance(facts, list) else []
+    return fact_texts or ["What the task asks for has been done, all of it."]
 
 
 def _texts(views: Sequence[View]) -> list[str]:

@@ -94,16 +94,18 @@ def _taken(rollout: Rollout, thousandths: bool) -> Iterator[Taken]:
         page = _page(rollout, turn, where)
         state = turn.state if isinstance(turn.state, dict) else {}
         where = state or where
-        said = _said(rollout, turn)
+        reply_text = _said(rollout, turn)
         blocked = _is_blocked(state)
         if not turn.tool_calls:
-            yield Taken(turn=number, key=WAIT, said=said, page=page, failed=turn.parse_error, blocked=blocked)
+            yield Taken(
+                turn=number, key=WAIT, said=reply_text, page=page, failed=turn.parse_error, blocked=blocked
+            )
         for place, call in enumerate(turn.tool_calls):
             yield Taken(
                 turn=number,
                 key=KEYS.get(call.name, call.name),
                 arguments=_arguments(call, (SCALE, SCALE) if thousandths else page.size),
-                said=said if place == 0 else "",  # one reply, counted once
+                said=reply_text if place == 0 else "",  # one reply, counted once
                 page=page,
                 failed=call.error,
                 blocked=blocked,

@@ -29,7 +29,7 @@ from windrow.store.manifest import Manifest
 Trajectory = list[dict[str, Json]]
 
 
-class Written:
+class TrajectoryMaker:
     """Makes rollouts of a run into trajectories, one after another. `image_root` is put before the paths of screenshots, which are
     relative to the run directory otherwise."""
 
@@ -56,15 +56,15 @@ class Written:
 
     def _task(self, rollout: Rollout) -> dict[str, Json]:
         row = rollout.task.data or {}
-        own = is_row(row)
-        limits = limits_of(row, rollout.task.split) if own else {}
+        is_webgym_row = is_row(row)
+        limits = limits_of(row, rollout.task.split) if is_webgym_row else {}
         return {
             "task_name": row.get(NAME) or row.get("instruction") or row.get("prompt"),
             "domain": row.get("domain"),
             "subdomain": row.get("subdomain"),
             "website": row.get(WEBSITE) or row.get("start_url") or row.get("url"),
-            "difficulty": difficulty_of(row) if own else row.get(DIFFICULTY),
-            "evaluator_reference": list(facts_of(row)) if own else row.get("facts"),
+            "difficulty": difficulty_of(row) if is_webgym_row else row.get(DIFFICULTY),
+            "evaluator_reference": list(facts_of(row)) if is_webgym_row else row.get("facts"),
             "reference_answer": row.get("definite_answer"),
             "attempt_level": 0,
             "task_id": row.get("task_id", rollout.task.key),
@@ -136,8 +136,8 @@ def _of_rollout(rollout: Rollout) -> dict[str, Json]:
 
 
 def _words(step: Taken) -> str:
-    given = ", ".join(f"{name}={value!r}" for name, value in step.arguments.items())
-    return f"{step.key}({given})"
+    argument_text = ", ".join(f"{name}={value!r}" for name, value in step.arguments.items())
+    return f"{step.key}({argument_text})"
 
 
 def _evaluation(rollout: Rollout) -> str:
