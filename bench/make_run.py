@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 import windrow
-from windrow.collecting.collection import Collection, open_collection
-from windrow.collecting.resolve import prepare
+from windrow.collecting.collection import Collection
+from windrow.collecting.opening import open_collection
+from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.records import Rollout, encode
 from windrow.tasks.plan import Slot
@@ -56,7 +57,7 @@ def make_run(folder: Path, rollouts: int) -> Path:
             row = {"id": f"task-{number}", "prompt": f"what is {number} and nothing else?", "answer": number}
             file.write(json.dumps(row) + "\n")
     template = asyncio.run(_one(folder))
-    collection = open_collection(prepare(load_config((), options(folder))))
+    collection = open_collection(resolve(load_config((), options(folder))))
     try:
         _write(collection, template)
     finally:

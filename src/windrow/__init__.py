@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from windrow.registry import Integration, add_source
 from windrow.version import __version__ as __version__
 
 _HOMES = {
@@ -77,3 +78,12 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'windrow' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def _bundled_integrations() -> tuple[Integration, ...]:
+    from windrow.integrations import BUNDLED
+
+    return BUNDLED
+
+
+add_source(_bundled_integrations)

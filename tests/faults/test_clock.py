@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.conftest import MODELS, Bench, Door
 from tests.support.raw_server import WireServer, http
-from windrow.policies.base import MAX_RETRY_AFTER_S, pause_s
+from windrow.policies.calls import MAX_RETRY_AFTER_S, pause_s
 
 HOUR_S = 3600.0
 REAL = time.time

@@ -19,7 +19,7 @@ from tests.faults.conftest import Bench, Door
 from tests.support.command_process import Outcome, Project
 from tests.support.fake_disks import FullDisk, SickDisk
 from tests.support.run_builders import attempts, collect, contents, open_run
-from windrow.collecting.api import run_collection
+from windrow.collecting.running import run_collection
 from windrow.errors import StoreError
 
 LONG = "42 " + "x" * 4000

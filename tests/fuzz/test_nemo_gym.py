@@ -14,8 +14,8 @@ from windrow.agents import Played
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.engine.external_episode import record
 from windrow.engine.recorder import Recorder
-from windrow.integrations.nemo_gym.answers import played_of
 from windrow.integrations.nemo_gym.client import configured_servers, decoded, listed_servers
+from windrow.integrations.nemo_gym.episodes import played_of
 from windrow.integrations.nemo_gym.results import STATE
 from windrow.records import PolicyRecord, Rollout, decode_rollout, encode
 from windrow.tasks.plan import Slot

@@ -15,7 +15,8 @@ from tests.faults.test_replies import WHOLE
 from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_refused
 from tests.support.raw_server import http, wired
 from tests.support.replay_server import laid_down, replies, request_of, shown_top
-from windrow.policies.base import Completion, Request, complete
+from windrow.policies.base import Completion, Request
+from windrow.policies.calls import complete
 from windrow.policies.chat import ChatPolicy
 from windrow.policies.doctor import examine
 from windrow.records import Message
@@ -150,8 +151,8 @@ def test_what_is_told_of_tokens_is_kept_whole_or_refused(
     if found is None or found.tokens is None:
         return
     count = len(found.tokens.logprobs or b"") // 4
-    if asked.given is not None:
-        assert count == len(asked.given.output)
+    if asked.forced is not None:
+        assert count == len(asked.forced.output)
     top = shown_top(found.tokens.top)
     if top is not None:
         assert len(top["logprobs"]) == len(top["ids" if "ids" in top else "texts"]) == count

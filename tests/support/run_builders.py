@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from tests.support.fake_disks import QuickDisk
-from windrow.collecting.api import run_collection
-from windrow.collecting.collection import Collection, Summary, open_collection
+from windrow.collecting.collection import Collection, Summary
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import resolve
+from windrow.collecting.running import run_collection
 from windrow.config import load_config
 from windrow.engine.components import Overrides
 from windrow.engine.control import Control

@@ -58,16 +58,24 @@ class Session(Protocol):
         """What is sent along where the episode is played elsewhere."""
 
     def record(self, played: Played) -> None:
-        """Write down an episode that was played elsewhere, and end it: for an agent that `external`."""
+        """Write down an episode that was played elsewhere, and end it: for an agent that is `external`."""
 
 
 class Agent:
     """Made once for a run and shared by its episodes: what belongs to one of them stays in `run`."""
 
     version: ClassVar[str | int | None] = None
-    external: ClassVar[bool] = False  # somewhere else, with a model of its own: no policy is asked here
+    external: ClassVar[bool] = False  # plays elsewhere, with its own model: the run's policy is not asked
+    plays_itself: ClassVar[bool] = False  # the former name of `external`: a subclass may set either
     env: ClassVar[str | None] = None  # the only environment that it plays in
     usual_timeout_s: ClassVar[float | None] = None  # of an episode, where the run sets none
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        names = ("external", "plays_itself")
+        cls.external = cls.plays_itself = next(
+            bool(vars(base)[name]) for base in cls.__mro__ for name in names if name in vars(base)
+        )
 
     def __init__(self, settings: Mapping[str, Json]) -> None:
         self.settings = settings

@@ -15,16 +15,17 @@ from windrow.cli.flags import add_options
 from windrow.cli.progress import Display
 from windrow.cli.signals import Signals
 from windrow.cli.tracker_flags import add_track_arguments
-from windrow.collecting.api import run_collection
-from windrow.collecting.collection import Collection, Summary, open_collection
+from windrow.collecting.collection import Collection, Summary
+from windrow.collecting.opening import open_collection
 from windrow.collecting.ranks import is_unasked, launched
 from windrow.collecting.resolve import ResolvedRun, resolve
+from windrow.collecting.running import run_collection
 from windrow.config import OPTIONS, load_config
 from windrow.engine.control import Control
 from windrow.envs import Env
 from windrow.errors import UsageError
 from windrow.identity import episode_id
-from windrow.tasks.loaders import FORMS
+from windrow.tasks.loaders import describe_sources
 from windrow.tasks.row_problems import list_problems
 from windrow.trackers.names import trackers_of
 from windrow.trackers.reporting import track
@@ -35,7 +36,7 @@ BUDGET_EXIT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tasks", nargs="?", help=FORMS)
+    parser.add_argument("tasks", nargs="?", help=describe_sources())
     group = add_options(parser)
     group.add_argument("--overwrite", action="store_true", help="move the old run aside and begin anew")
     group.add_argument("--redo", metavar="WHERE", help="run these again, such as status=failed,reward<0.5")

@@ -7,46 +7,43 @@ async for rollout in windrow.collect("tasks.jsonl", model="m", base_url="http://
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from windrow.agents import Agent, AgentFunction
-from windrow.collecting.collection import Collection, Summary, open_collection
-from windrow.collecting.resolve import resolve
+from windrow.collecting.collection import Collection, Summary
+from windrow.collecting.events import Event, EventStream, GroupReady, RolloutReady
+from windrow.collecting.opening import open_collection
+from windrow.collecting.resolve import ResolvedRun, resolve
+from windrow.collecting.running import Callbacks, OnCommit, OnProgress, run_into
 from windrow.config import load_config
 from windrow.engine.components import Overrides
 from windrow.engine.control import Control
-from windrow.engine.progress import Progress
 from windrow.envs import BaseEnv
 from windrow.policies import Policy
 from windrow.records import Json, Rollout, RolloutGroup
 from windrow.tools import Tool
 from windrow.tools.functions import as_tool
-from windrow.trackers.names import missing, trackers_of
-from windrow.trackers.reporting import track
-from windrow.util.cancellation import is_cancelled
 
 __all__ = ["collect", "run_examples"]
 
-STEPS_TO_LEAVE = 16  # of the loop: two for each generator around the one that was left
+TURNS_TO_LEAVE = 32
 
 Row = Mapping[str, Json]
-OnCommit = Callable[[Rollout], Awaitable[None] | None]
-OnProgress = Callable[[Progress], None]
+Item = TypeVar("Item")
 
 
 @overload
 def collect(
     tasks: str | Path | Iterable[Row] | None = None, *, groups: Literal[False] = False, **options: Any
-) -> AsyncIterator[Rollout]: ...
+) -> Collected[Rollout]: ...
 @overload
 def collect(
     tasks: str | Path | Iterable[Row] | None = None, *, groups: Literal[True], **options: Any
-) -> AsyncIterator[RolloutGroup]: ...
-async def collect(
+) -> Collected[RolloutGroup]: ...
+def collect(
     tasks: str | Path | Iterable[Row] | None = None,
     *,
     config: str | Path | Sequence[str | Path] = (),
@@ -65,7 +62,7 @@ async def collect(
     on_warning: Callable[[str], None] | None = None,
     aggregate: bool = True,
     **options: Any,
-) -> AsyncIterator[Any]:
+) -> Collected[Any]:
     """Collect what is missing of a run, and yield each rollout of this call once it is on disk and graded.
 
     `tasks` is a file or the rows themselves; `tools` are functions, Tools, `module:name` or entries as the
@@ -74,24 +71,36 @@ async def collect(
     metrics.json is written unless `aggregate` is false. Leaving the loop early cancels what runs; what was committed
     stays, and the same call continues.
     """
-    await _others_left()
-    overrides, named = _parts(tasks, policy, env, agent, scorers, tools)
-    files = [config] if isinstance(config, str | Path) else list(config)
-    loaded = load_config(files, {**options, **named}, sets)
-    collection = open_collection(
-        resolve(loaded, overrides),
-        overwrite=overwrite,
-        redo=redo,
-        regrade=regrade,
-        groups=groups,
-        on_warning=on_warning,
+
+    def resolved() -> ResolvedRun:
+        overrides, named = _overrides(tasks, policy, env, agent, scorers, tools)
+        files = [config] if isinstance(config, str | Path) else list(config)
+        return resolve(load_config(files, {**options, **named}, sets), overrides)
+
+    def opened(run: ResolvedRun) -> Collection:
+        return open_collection(
+            run,
+            overwrite=overwrite,
+            redo=redo,
+            regrade=regrade,
+            groups=groups,
+            on_warning=on_warning,
+        )
+
+    def item(event: Event) -> Rollout | RolloutGroup | None:
+        if isinstance(event, GroupReady):
+            return event.group
+        return event.rollout if isinstance(event, RolloutReady) and not groups else None
+
+    return Collected(
+        resolved,
+        opened,
+        item,
+        wanted=GroupReady if groups else RolloutReady,
+        on_commit=on_commit,
+        on_progress=on_progress,
+        aggregate=aggregate,
     )
-    stream = _stream(
-        collection, groups=groups, on_commit=on_commit, on_progress=on_progress, aggregate=aggregate
-    )
-    async with aclosing(stream):
-        async for item in stream:
-            yield item
 
 
 async def run_examples(
@@ -108,175 +117,155 @@ async def run_examples(
 
     A failed attempt that is tried again is not given out; the last one is.
 
-    Nothing is written unless `store` names a run directory. `semaphore` bounds the episodes together with whatever
-    else holds it.
+    Nothing is written unless `store` names a run directory. Every episode also holds `semaphore`, which the caller may
+    share with other work.
     """
-    await _others_left()
-    overrides, named = _parts(rows, policy, env, agent, None)
+    overrides, named = _overrides(rows, policy, env, agent, None)
     if store is not None:
         named["out"] = str(store)
-    loaded = load_config((), {**options, **named})
-    collection = open_collection(resolve(loaded, overrides), stored=store is not None, gate=semaphore)
-    # A run that goes on numbers its tasks as it did at first; here the rows count, of which a rank has its share.
-    tasks = collection.resolved.tasks if collection.resolved.rank is None else collection.plan.tasks
-    by_group = {collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))}
-    async with aclosing(_stream(collection, settled_only=True)) as stream:
-        async for rollout in stream:
+    by_group: dict[str, Row] = {}
+
+    def resolved() -> ResolvedRun:
+        return resolve(load_config((), {**options, **named}), overrides)
+
+    def opened(run: ResolvedRun) -> Collection:
+        collection = open_collection(run, stored=store is not None, semaphore=semaphore)
+        # A run that goes on numbers its tasks as it did at first; here the rows count, of which a rank has its share.
+        tasks = collection.resolved.tasks if collection.resolved.rank is None else collection.plan.tasks
+        by_group.update({collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))})
+        return collection
+
+    def item(event: Event) -> Rollout | None:
+        return event.rollout if isinstance(event, RolloutReady) and event.settled else None
+
+    async with aclosing(Collected(resolved, opened, item, wanted=RolloutReady)) as collected:
+        async for rollout in collected:
             yield by_group[rollout.group], rollout
 
 
-async def run_collection(
-    collection: Collection,
-    *,
-    control: Control | None = None,
-    on_commit: OnCommit | None = None,
-    on_progress: OnProgress | None = None,
-    deliver: Callable[[Rollout, bool], Awaitable[None]] | None = None,
-    on_group: Callable[[RolloutGroup], Awaitable[None]] | None = None,
-    aggregate: bool = False,
-    merged_later: bool = False,
-) -> Summary:
-    """Run an opened collection to its end, or until `control` stops it; callbacks that raise are reported.
+class Collected(AsyncIterator[Item], Generic[Item]):
+    """The rollouts, or groups, of one call, as they are ready. The run starts when the first one is asked for.
 
-    `deliver(rollout, settled)` is awaited after them, and what it raises ends the run. When it was not stopped, `aggregate`
-    writes metrics.json, and the trackers are told; not by a rank, which has a share: `merged_later` says that who merges will.
+    Leaving the loop early cancels the run; so does `aclose`, which returns when its lock is free.
     """
-    control = control or Control()
-    if collection.path is not None:
-        for message in filter(None, map(missing, trackers_of(collection.resolved.run.track))):
-            collection.warn(message)
 
-    async def progressed() -> None:
-        if on_progress is not None:
-            await _guarded(collection, "on_progress", on_progress, collection.progress)
+    def __init__(
+        self,
+        resolved: Callable[[], ResolvedRun],
+        opened: Callable[[ResolvedRun], Collection],
+        item: Callable[[Event], Item | None],
+        *,
+        wanted: type[Event],
+        on_commit: OnCommit | None = None,
+        on_progress: OnProgress | None = None,
+        aggregate: bool = False,
+    ) -> None:
+        """`item` is what the caller gets of an event, None if nothing."""
+        self._resolved = resolved
+        self._opened = opened
+        self._item = item
+        self._wanted = wanted
+        self._callbacks = on_commit, on_progress
+        self._aggregate = aggregate
+        self._run: _Run | None = None
 
-    async def committed(rollout: Rollout, settled: bool) -> None:
-        if on_commit is not None:
-            await _guarded(collection, "on_commit", on_commit, rollout)
-        if deliver is not None:
-            await deliver(rollout, settled)
-
-    wanted = on_commit is not None or deliver is not None
-    try:
-        summary = await collection.run(
-            control,
-            committed if wanted else None,
-            progressed if on_progress is not None else None,
-            on_group,
-        )
-        if aggregate and not control.stopping:
-            await collection.aggregate()
-    finally:
-        collection.close()
-    if not merged_later:
-        await _track(collection, control)
-    return summary
-
-
-async def _track(collection: Collection, control: Control) -> None:
-    """Tell trackers of a run that was not stopped. Its lock is free by then: an upload may take its time."""
-    run, path, rank = collection.resolved.run, collection.path, collection.resolved.rank
-    if path is None or control.stopping or not (trackers := trackers_of(run.track)):
-        return
-    if rank is not None:
-        if rank.number == 0:
-            collection.warn(
-                f"no tracker was told, since a rank has only its share; when all are done, send the whole run: windrow stats "
-                f"{path} --track {trackers[0].name}"
-            )
-        return
-    collection.progress.phase = "tracking"
-    sending = track(
-        path,
-        trackers,
-        upload_rollouts=run.upload_rollouts,
-        metrics=collection.metrics,
-        warn=collection.warn,
-    )
-    try:
-        with control.cancellable():
-            await sending
-    except asyncio.CancelledError:
-        if not control.absorb():
-            raise
-
-
-async def _stream(
-    collection: Collection,
-    *,
-    groups: bool = False,
-    settled_only: bool = False,
-    on_commit: OnCommit | None = None,
-    on_progress: OnProgress | None = None,
-    aggregate: bool = False,
-) -> AsyncGenerator[Any, None]:
-    """What the collection commits, as it comes. The consumer's pace holds the engine back."""
-    control = Control()
-    queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=max(16, collection.resolved.concurrency))
-    end = object()
-
-    async def produce() -> None:
-        async def deliver(rollout: Rollout, settled: bool) -> None:
-            if control.cancelled or (settled_only and not settled):
-                return
-            await queue.put(rollout)
-
-        async def deliver_group(group: RolloutGroup) -> None:
-            if not control.cancelled:
-                await queue.put(group)
-
+    async def __anext__(self) -> Item:
+        if self._run is None:
+            resolved = self._resolved()
+            await _abandoned_run_ended(resolved.out)
+            collection = self._opened(resolved)
+            callbacks = Callbacks(collection.warn, *self._callbacks)
+            self._run = _Run(collection, callbacks, self._wanted, aggregate=self._aggregate)
         try:
-            await run_collection(
-                collection,
-                control=control,
-                on_commit=on_commit,
-                on_progress=on_progress,
-                deliver=None if groups else deliver,
-                on_group=deliver_group if groups else None,
-                aggregate=aggregate,
-            )
-        finally:
-            await queue.put(end)
-
-    producer = asyncio.ensure_future(produce())
-    try:
-        while (item := await queue.get()) is not end:
-            yield item
-        await producer
-    finally:
-        if not producer.done():
-            control.cancel()
-            _leaving.add(producer)
-            producer.add_done_callback(_leaving.discard)
-            while not queue.empty():  # nobody takes what is left, and nothing more is delivered
-                queue.get_nowait()
-            await asyncio.wait({producer})
-
-
-_leaving: set[asyncio.Future[None]] = set()  # what runs on for a moment after its loop was left
-
-
-async def _others_left() -> None:
-    """Wait for runs whose loop was left: the interpreter closes those a few steps later, and they hold their locks."""
-    for _ in range(STEPS_TO_LEAVE):
-        await asyncio.sleep(0)
-    loop = asyncio.get_running_loop()
-    while leaving := [task for task in _leaving if task.get_loop() is loop and not task.done()]:
-        await asyncio.wait(leaving)
-
-
-async def _guarded(collection: Collection, name: str, callback: Callable[[Any], Any], argument: Any) -> None:
-    try:
-        result = callback(argument)
-        if inspect.isawaitable(result):
-            await result
-    except (Exception, asyncio.CancelledError) as problem:
-        if is_cancelled(problem):
+            while True:
+                item = self._item(await self._run.next_event())
+                if item is not None:
+                    return item
+        except asyncio.CancelledError:
+            await self.aclose()
             raise
-        collection.warn(f"{name} raised {type(problem).__name__}: {problem}; the run goes on")
+
+    async def aclose(self) -> None:
+        """Cancel the run, if it goes on, and return when it has ended."""
+        if self._run is not None:
+            await self._run.leave()
+
+    def __del__(self) -> None:
+        if self._run is not None:
+            self._run.abandon()
 
 
-def _parts(
+class _Run:
+    """A collection that runs in a task of its own, read event by event."""
+
+    def __init__(
+        self, collection: Collection, callbacks: Callbacks, wanted: type[Event], *, aggregate: bool
+    ) -> None:
+        self.path = collection.path
+        self._callbacks = callbacks
+        self._control = Control()
+        room = max(16, collection.resolved.concurrency)
+        self._events = EventStream(*callbacks.wanted, wanted, room=room)
+        self.leaving: asyncio.Task[None] | None = None  # once its iterator was dropped
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Summary] = self._loop.create_task(
+            run_into(self._events, collection, self._control, aggregate=aggregate)
+        )
+        _running.add(self)
+        self._task.add_done_callback(lambda _: _running.discard(self))
+
+    def holds(self, path: Path) -> bool:
+        """Whether this run, of the current loop, is in the directory."""
+        return self.path == path and self._loop is asyncio.get_running_loop()
+
+    async def next_event(self) -> Event:
+        """The next event, after its callbacks; at the end, what ended the run is raised."""
+        try:
+            event = await anext(self._events)
+        except StopAsyncIteration:
+            await self._task
+            raise
+        await self._callbacks.call(event)
+        return event
+
+    async def leave(self) -> None:
+        """Cancel the run and see it out: callbacks are still called for what it commits."""
+        if self._task.done():
+            return
+        self._control.cancel()
+        async for event in self._events:
+            await self._callbacks.call(event)
+        await asyncio.wait({self._task})
+
+    def abandon(self) -> None:
+        """The caller has dropped its iterator, perhaps in another thread: leave in a task that the next call waits for."""
+        if not self._task.done() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._leave_later)
+
+    def _leave_later(self) -> None:
+        self.leaving = self._loop.create_task(self.leave())
+
+
+_running: set[_Run] = set()
+
+
+async def _abandoned_run_ended(path: Path) -> None:
+    """Wait for a run in the same directory whose loop was left: it holds the lock until it has ended.
+
+    The interpreter closes a generator that was left, such as one around `collect`, a few turns of the loop later; so a run
+    that nobody seems to have dropped is given some turns. One that is still read then is refused by its lock.
+    """
+    for _ in range(TURNS_TO_LEAVE):
+        run = next((run for run in _running if run.holds(path)), None)
+        if run is None:
+            return
+        if run.leaving is not None:
+            await asyncio.wait({run.leaving})
+            return
+        await asyncio.sleep(0)
+
+
+def _overrides(
     tasks: str | Path | Iterable[Row] | None,
     policy: Policy | None,
     env: str | type[BaseEnv] | None,

@@ -1,65 +1,67 @@
-"""What a call gives out, and when: a rollout once it is on disk and graded, or together with its group.
+"""From the disk to the reader: attempts are counted, graded, and become events.
 
-Where a group is judged as a whole, its rollouts are held back until it is: their reward is open until then.
+Where a group is judged as a whole, its rollouts wait until it is: their reward is open until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import msgspec
 
+from windrow.collecting.collection import mark_attempt
+from windrow.collecting.events import EventStream, GroupReady, ProgressChanged, RolloutReady
 from windrow.engine.commit_queue import Finished, is_pending
 from windrow.engine.control import Control
+from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.stop_conditions import StopConditions
-from windrow.grading.grading_pass import GradingStage, Grouped, Progressed, whole
+from windrow.grading.grading_pass import GradingStage, whole
 from windrow.grading.groups import Groups
 from windrow.records import Rollout
 from windrow.store.folding import GRADABLE
+from windrow.store.resume import ResumeState
 from windrow.tasks.plan import Slot
 from windrow.util.freeze import copied_task
 
-Committed = Callable[[Rollout, bool], Awaitable[None]]  # (rollout, settled)
-
-
-class Listeners(NamedTuple):
-    """Who is told of what a call does."""
-
-    on_commit: Committed | None
-    on_progress: Progressed | None
-    on_group: Grouped | None
-
 
 class Delivery:
-    """Grades what is committed, counts it, and tells the listeners."""
+    """The observer of a run's attempts (`engine/commit_queue.py: AttemptObserver`)."""
 
     def __init__(
         self,
+        resume_state: ResumeState,
         stage: GradingStage,
         groups: Groups | None,
         *,
         progress: Progress,
         stop_conditions: StopConditions,
         control: Control,
-        listeners: Listeners,
+        events: EventStream,
     ) -> None:
+        self._resume_state = resume_state
         self._stage = stage
         self._groups = groups
         self._progress = progress
         self._stop_conditions = stop_conditions
         self._control = control
-        self._listeners = listeners
+        self._events = events
 
     @property
     def wants_rollouts(self) -> bool:
-        """Whether anybody looks at the rollouts themselves."""
-        return self._listeners.on_commit is not None or self._groups is not None
+        """Whether the rollouts themselves are needed, and not only their outcomes."""
+        return self._events.wants(RolloutReady) or self._groups is not None
+
+    def on_attempt_end(self, outcome: Outcome) -> None:
+        self._stop_conditions.attempt_ended(outcome)
 
     def on_durable(self, batch: Sequence[Finished]) -> Sequence[Finished]:
-        """Attempts are on disk. Count those that nobody waits for, and return the others: `deliver` counts them."""
-        if self._groups is not None or any(self._listeners):
+        """Mark the slots in the ledger. Count attempts that nobody waits for, and return the others."""
+        for finished in batch:
+            if self._groups is not None:
+                self._groups.touch(finished.slot)
+            mark_attempt(self._resume_state, finished.slot, finished.outcomes)
+        if self.wants_rollouts or self._events.wants(ProgressChanged) or self._events.wants(GroupReady):
             return batch
         remaining = []
         for finished in batch:
@@ -69,48 +71,47 @@ class Delivery:
                 self._count(finished)
         return remaining
 
-    async def deliver(self, finished: Finished) -> None:
-        """Count an attempt that is on disk, grade it, and give it out."""
+    async def on_committed(self, finished: Finished) -> None:
+        """Count an attempt that is on disk, grade it, and deliver it."""
         slot, _, settled, rollouts = finished
         self._count(finished)
         graded = [await self._graded(rollout, slot) for rollout in rollouts]
         if settled and self._groups is not None:
-            await self._settled(slot, graded, self._groups)
-        elif self._listeners.on_commit is not None:
-            for rollout in graded:
-                await self._listeners.on_commit(_whole(rollout, slot), settled)
-        if self._listeners.on_progress is not None:
-            await self._listeners.on_progress()
+            await self._settle(slot, graded, self._groups)
+        else:
+            await self._deliver([_with_task(rollout, slot) for rollout in graded], settled=settled)
+        if self._events.wants(ProgressChanged):
+            await self._events.put(ProgressChanged(self._progress))
 
-    async def rest(self) -> None:
-        """The call is over: give out what was held back for groups that it has not settled."""
+    async def deliver_rest(self) -> None:
+        """The call is over: deliver rollouts that were held back for groups which it has not settled."""
         for rollout in self._groups.rest() if self._groups is not None else ():
             if self._stage.judges_groups(rollout.env):
-                await self._give([rollout])
+                await self._deliver([rollout])
 
     def _count(self, finished: Finished) -> None:
         self._progress.count(finished.outcomes, settled=finished.settled)
         if finished.settled:
-            self._stop_conditions.settled(finished.outcomes[0], self._progress)
+            self._stop_conditions.slot_settled(finished.outcomes[0], self._progress)
 
     async def _graded(self, rollout: Rollout, slot: Slot) -> Rollout:
         if rollout.grade != "pending" or self._control.cancelled:
             return rollout
-        graded = await self._stage.grade(_whole(rollout, slot))
+        graded = await self._stage.grade(_with_task(rollout, slot))
         self._progress.judge(graded)
         return graded
 
-    async def _settled(self, slot: Slot, rollouts: list[Rollout], groups: Groups) -> None:
-        """A slot is not tried again in this call."""
-        together = self._stage.judges_groups(rollouts[0].env)
-        given = [_whole(rollout, slot) for rollout in rollouts]
-        closed = groups.settle(slot, given)
-        if not together:
-            await self._give(given)
+    async def _settle(self, slot: Slot, rollouts: list[Rollout], groups: Groups) -> None:
+        """This call does not try the slot again."""
+        judged_together = self._stage.judges_groups(rollouts[0].env)
+        with_tasks = [_with_task(rollout, slot) for rollout in rollouts]
+        closed = groups.settle(slot, with_tasks)
+        if not judged_together:
+            await self._deliver(with_tasks)
         if closed is None:
             return
         group, fresh = closed.group, list(closed.fresh)
-        if together and group is not None and not self._control.cancelled:
+        if judged_together and group is not None and not self._control.cancelled:
             changed = any(rollout.status in GRADABLE for rollout in fresh)
             group = await self._stage.grade_group(group, changed=changed)
             judged = {rollout.key: rollout for rollout in group.rollouts}
@@ -118,17 +119,17 @@ class Delivery:
             for rollout in fresh:
                 if rollout.key in judged:
                     self._progress.judge(rollout)
-        if together:
-            await self._give(fresh)
-        if group is not None and self._listeners.on_group is not None and whole(group):
-            await self._listeners.on_group(group)
+        if judged_together:
+            await self._deliver(fresh)
+        if group is not None and self._events.wants(GroupReady) and whole(group):
+            await self._events.put(GroupReady(group))
 
-    async def _give(self, rollouts: list[Rollout]) -> None:
-        if self._listeners.on_commit is not None:
+    async def _deliver(self, rollouts: Sequence[Rollout], *, settled: bool = True) -> None:
+        if self._events.wants(RolloutReady):
             for rollout in rollouts:
-                await self._listeners.on_commit(rollout, True)
+                await self._events.put(RolloutReady(rollout, settled))
 
 
-def _whole(rollout: Rollout, slot: Slot) -> Rollout:
-    """The rollout as it is given out: with its row, also a large one, that whoever gets it may spoil."""
+def _with_task(rollout: Rollout, slot: Slot) -> Rollout:
+    """The rollout with its whole row, also a large one, in a copy that the reader may change."""
     return msgspec.structs.replace(rollout, task=copied_task(slot.task))

@@ -1,4 +1,4 @@
-"""Pace: how many episodes run at a time, fixed or found out.
+"""How many episodes run at a time: a fixed number, or one that adapts to the endpoint.
 
 `--concurrency auto` grows while the endpoint keeps up and halves when it does not: an overload (429, 503, a call that
 took too long) halves at once; a window of calls that were answered in time lets it grow, fast until the first
@@ -17,13 +17,15 @@ FORGET = 1.02  # a window: the best latency fades, since what is asked changes
 
 
 class AdaptiveLimit:
-    """`limit` episodes may run now, and never more than `most`. `grown` is called when it has been raised."""
+    """`limit` episodes may run now, and never more than `most`. `on_growth` is called when the limit has been raised."""
 
-    def __init__(self, most: int, *, adaptive: bool = False) -> None:
+    def __init__(
+        self, most: int, *, adaptive: bool = False, on_growth: Callable[[], None] = lambda: None
+    ) -> None:
         self.most = most
         self.limit = min(START, most) if adaptive else most
-        self.grown: Callable[[], None] = lambda: None
         self.adaptive = adaptive
+        self._on_growth = on_growth
         self._growth = FAST
         self._best_s: float | None = None
         self._window: list[float] = []
@@ -55,4 +57,4 @@ class AdaptiveLimit:
         self._best_s = best
         if typical <= SLOWER * best and self.limit < self.most:
             self.limit = min(self.most, max(self.limit + 1, int(self.limit * self._growth)))
-            self.grown()
+            self._on_growth()

@@ -16,7 +16,7 @@ from windrow.engine.context import RunContext
 from windrow.engine.recorder import Recorder
 from windrow.errors import EnvError, PolicyError
 from windrow.policies import Completion, Request
-from windrow.policies.base import complete
+from windrow.policies.calls import complete
 from windrow.records import Message
 from windrow.tasks.plan import Slot
 from windrow.util.blobs import shown

@@ -1,7 +1,7 @@
-"""Commits: finished attempts go to disk in batches; only then are they counted, and delivered to whoever listens.
+"""The commit queue: finished attempts go to disk in batches. They are counted and delivered only once they are durable.
 
-Two tasks beside the episodes: one writes whatever has finished since its last write, one delivers. A slow listener holds
-up deliveries, not writing; where too much waits, `CommitQueue.put` waits too, and with it the episodes.
+Two tasks run beside the episodes: one writes all attempts that have finished since its last write, one delivers. A slow
+observer holds up deliveries, not writing; where too many attempts wait, `CommitQueue.put` waits too, and with it the episodes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from windrow.engine.backlog import Backlog
 from windrow.engine.context import Sink
@@ -34,18 +34,24 @@ class Finished(NamedTuple):
     rollouts: Sequence[Rollout]
 
 
-OnDurable = Callable[[Sequence[Finished]], Sequence[Finished]]
-Deliver = Callable[[Finished], Awaitable[None]]
+class AttemptObserver(Protocol):
+    """Follows each attempt of a run, from its end to its delivery. It is called in this order."""
+
+    def on_attempt_end(self, outcome: Outcome) -> None:
+        """One seat of an attempt has ended. Nothing of it is on disk yet."""
+
+    def on_durable(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+        """These attempts are on disk. Return those that `on_committed` is to be awaited for."""
+
+    async def on_committed(self, finished: Finished) -> None:
+        """Grade and deliver an attempt. One is delivered at a time; those to be graded are delivered side by side."""
 
 
 class Deliveries:
-    """Attempts that are on disk and still to be delivered, no more than `room`. `deliver` is awaited for one at a time.
+    """Attempts that are on disk and not delivered yet, at most `room` of them."""
 
-    What is still to be graded takes its time: it is delivered beside the others.
-    """
-
-    def __init__(self, deliver: Deliver, control: Control, *, room: int) -> None:
-        self._deliver = deliver
+    def __init__(self, observer: AttemptObserver, control: Control, *, room: int) -> None:
+        self._observer = observer
         self._control = control
         self._backlog = Backlog(room)
         self._waiting: deque[Finished] = deque()
@@ -86,7 +92,7 @@ class Deliveries:
     async def _deliver_one(self, finished: Finished) -> None:
         try:
             with self._control.cancellable():
-                await self._deliver(finished)
+                await self._observer.on_committed(finished)
         except asyncio.CancelledError:
             if not self._control.absorb():
                 raise
@@ -95,13 +101,12 @@ class Deliveries:
 
 
 class CommitQueue:
-    """Writes attempts to `sink`. `on_durable` is called with each batch as soon as it is on disk, and returns those
-    attempts of it that are still to be delivered."""
+    """Writes attempts to `sink`, tells the observer of each batch that is on disk, and passes on what is to be delivered."""
 
-    def __init__(self, sink: Sink, deliveries: Deliveries, on_durable: OnDurable) -> None:
+    def __init__(self, sink: Sink, deliveries: Deliveries, observer: AttemptObserver) -> None:
         self._sink = sink
         self._deliveries = deliveries
-        self._on_durable = on_durable
+        self._observer = observer
         self._finished: list[Finished] = []
         self._closed = False
         self._changed = asyncio.Event()
@@ -125,7 +130,7 @@ class CommitQueue:
                 continue
             batch, self._finished = self._finished, []
             await self._sink.commit(_rollouts(batch))
-            remaining = self._on_durable(batch)
+            remaining = self._observer.on_durable(batch)
             for finished in remaining:
                 self._deliveries.put(finished)
             self._deliveries.release(len(batch) - len(remaining))

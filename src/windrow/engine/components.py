@@ -1,6 +1,5 @@
 """From a configuration to a world: the policy, the environment, the agent, the tools and the models that it names.
-
-A `WorkerSpec` has all that another process needs to make the same world again: names and numbers, no objects, no secrets.
+Scorers are made in `grading`, above this package, and handed to `make_context`.
 """
 
 from __future__ import annotations
@@ -17,31 +16,25 @@ from windrow.config import (
     PolicyConfig,
     Price,
     RunConfig,
-    ScorerConfig,
     as_tree,
     expand,
-    services_at,
 )
-from windrow.engine.context import AnyScorer, Model, RunContext
+from windrow.engine.context import Model, RunContext
 from windrow.envs import BaseEnv, find_env
+from windrow.envs.scoring import AnyScorer
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
-from windrow.grading.scorers import make_scorer
-from windrow.grading.user_functions import EnvGroupScorer
 from windrow.policies import Policy, check_sampling, make_policy
-from windrow.policies.capture import level_of
+from windrow.policies.capture import capture_level
 from windrow.policies.external import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
-from windrow.records import Json
+from windrow.records import Capture, Json
 from windrow.registry import name_of
 from windrow.tasks.prompts import PromptTemplate, read_template
 from windrow.tools import Tool
 from windrow.tools.configured import make_toolbox, named_tools
 from windrow.tools.toolbox import Toolbox
 from windrow.util.redaction import Redactor
-
-ENV_SCORER = "env"  # how the group scores of an environment itself are named
-JUDGE = "judge"
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,14 +54,6 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name in given if getattr(self, name)]
 
 
-class Judging(msgspec.Struct, frozen=True, kw_only=True):
-    """How rollouts are judged: the scorers, and by scorer the models that they ask."""
-
-    scorers: tuple[AnyScorer, ...] = ()
-    models: dict[str, dict[str, Model]] = {}
-    fingerprint: str | None = None
-
-
 class Components(msgspec.Struct, frozen=True, kw_only=True):
     """What a configuration names, made and each checked by itself."""
 
@@ -83,36 +68,22 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     sampling: dict[str, Json]
     functions: tuple[Tool, ...]
     toolbox: Toolbox
+    capture: Capture  # in episodes of `env`
 
 
-class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A world in words; `scorers` are those of the line itself and after it, also where the configuration left them
-    open, each with the only environment that it is for. `addresses` are those of the run's services, by name."""
-
-    run: RunConfig
-    origins: dict[str, str]
-    scorers: list[tuple[ScorerConfig, str | None]]
-    behaviour: str
-    grading: str | None
-    addresses: dict[str, str] = {}
-
-    def loaded(self) -> LoadedConfig:
-        return LoadedConfig(self.run, self.origins)
-
-
-def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Components:
+def make_components(
+    loaded: LoadedConfig, overrides: Overrides, redactor: Redactor, *, env_name: str | None = None
+) -> Components:
+    """`env_name` is the environment that the rows imply, where the configuration names none."""
     run = loaded.run
     name = expand(run.agent.name, where="agent.name")
     agent = as_agent(overrides.agent, "given") if overrides.agent else find_agent(name)
     policy = _policy(loaded, overrides, agent, redactor)
-    env = overrides.env or find_env(run.env.name)
+    env = overrides.env or find_env(env_name or run.env.name)
     if agent.env is not None and name_of(env) != agent.env:
         raise UsageError(
             f"agent {name_of(agent)!r} plays in env {agent.env!r}, not in {name_of(env)!r}; give --env {agent.env}"
         )
-    usual = env.capture or policy.default_capture
-    policy.wanted_capture = level_of(run.capture, usual, top=run.top_logprobs)
-    policy.wanted_top_logprobs = run.top_logprobs or 0
     seating, env_settings = _seated(env, expand(run.env.settings, where="env.settings"))
     agent_settings = _checked_settings("agent", agent, expand(run.agent.settings, where="agent.settings"))
     functions = (*named_tools(run.tools), *overrides.tools)
@@ -129,6 +100,7 @@ def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Comp
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
         toolbox=make_toolbox(run, functions, redactor),
+        capture=capture_level(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
     )
 
 
@@ -166,7 +138,13 @@ def _is_ignored(place: str) -> bool:
 
 
 def make_context(
-    components: Components, loaded: LoadedConfig, redactor: Redactor, *, behaviour: str, judging: Judging
+    components: Components,
+    loaded: LoadedConfig,
+    redactor: Redactor,
+    *,
+    behaviour: str,
+    scorers: Sequence[AnyScorer],
+    grading: str | None,
 ) -> RunContext:
     run = loaded.run
     return RunContext(
@@ -177,7 +155,7 @@ def make_context(
         env_settings=components.env_settings,
         seating=components.seating,
         agent_settings=components.agent_settings,
-        scorers=judging.scorers,
+        scorers=scorers,
         toolbox=components.toolbox,
         prompt=components.prompt,
         sampling=components.sampling,
@@ -188,79 +166,12 @@ def make_context(
         call_retries=run.policy.call_retries,
         backoff_s=run.policy.backoff_s,
         behaviour=behaviour,
-        grading=judging.fingerprint,
+        grading=grading,
         capture=run.capture,
         top_logprobs=run.top_logprobs or 0,
         price=_price(run, components.policy),
         redact=redactor.add,
     )
-
-
-def context_of(spec: WorkerSpec, redactor: Redactor) -> RunContext:
-    """The world of a recipe, in another process than the one that wrote it."""
-    loaded = spec.loaded()
-    with services_at(spec.addresses):
-        components = make(loaded, Overrides(), redactor)
-        scorers = tuple(made_scorer(config, env, components.env) for config, env in spec.scorers)
-    judging = Judging(scorers=scorers, fingerprint=spec.grading)
-    return make_context(components, loaded, redactor, behaviour=spec.behaviour, judging=judging)
-
-
-def made_scorer(config: ScorerConfig, env: str | None, own: type[BaseEnv]) -> AnyScorer:
-    """The scorer of this name, for the episodes of `env` alone, if that is given; `own` is the run's environment."""
-    if config.name == ENV_SCORER:
-        scorer: AnyScorer = EnvGroupScorer(
-            own if env in (None, name_of(own)) else find_env(str(env)), config.settings
-        )
-    else:
-        scorer = make_scorer(config)
-        scorer.env = env
-    scorer.config = config
-    return scorer
-
-
-def scorer_models(
-    scorers: Sequence[AnyScorer],
-    run: RunConfig,
-    redactor: Redactor,
-    given: Mapping[str, Policy] | None = None,
-) -> dict[str, dict[str, Model]]:
-    """By scorer, the models that it asks: its own, and the run's judge under the name "judge".
-
-    A judge that is `given` as an object takes the place of the run's.
-    """
-    components: dict[bytes, Model] = {}
-    judge = (given or {}).get(JUDGE)
-    found: dict[str, dict[str, Model]] = {}
-    for scorer in scorers:
-        configs = dict(scorer.models())
-        if scorer.asks_judge and JUDGE not in configs and (run.judge.model or judge is not None):
-            configs[JUDGE] = run.judge
-        if scorer.needs_judge and JUDGE not in configs:
-            raise UsageError(
-                f"scorer {scorer.name!r} asks a judge: give --judge MODEL with --judge-base-url URL, or --judge local"
-            )
-        for name, config in configs.items():
-            key = msgspec.json.encode(config)
-            if key not in components:
-                instead = judge if config is run.judge else None
-                where = (
-                    "--judge (its address is --judge-base-url)"
-                    if config is run.judge
-                    else f"the model {name!r} of scorer {scorer.name!r}"
-                )
-                components[key] = _model(config, where, redactor, run.prices, instead)
-            found.setdefault(scorer.name, {})[name] = components[key]
-            _check_scores_ids(scorer, components[key].policy)
-    return found
-
-
-def _check_scores_ids(scorer: AnyScorer, policy: Policy) -> None:
-    if getattr(scorer, "needs_tokens", False) and not policy.scores_ids:
-        raise UsageError(
-            f"scorer {scorer.name!r}: {policy.model!r} cannot be asked how likely given ids are; a model at vLLM, SGLang "
-            f"or llama.cpp can, and local"
-        )
 
 
 def _price_of(prices: Mapping[str, Price], model: str) -> Price | None:
@@ -292,7 +203,7 @@ def _models(
     components: dict[str, Model] = {}
     for name, config in env.models(settings).items():
         where = f"env.settings: model {name!r}"
-        components[name] = _model(config, where, redactor, prices, given.get(name))
+        components[name] = make_model(config, where, redactor, prices, given.get(name))
     return components
 
 
@@ -305,15 +216,16 @@ def _opponents(
         plain = msgspec.structs.replace(config, tool_calls=PolicyConfig().tool_calls)
         where = f"env.settings.opponents.{number}"
         given = (overrides.models or {}).get(opponent(number))
-        model = _model(plain, where, redactor, run.prices, given)
+        model = make_model(plain, where, redactor, run.prices, given)
         policy = model.policy if given else with_tool_calls(model.policy, config.tool_calls)
-        policy.wanted_capture = policy.default_capture
         _price(run, policy)
-        components[opponent(number)] = msgspec.structs.replace(model, policy=policy)
+        components[opponent(number)] = msgspec.structs.replace(
+            model, policy=policy, capture=policy.default_capture
+        )
     return components
 
 
-def _model(
+def make_model(
     config: PolicyConfig,
     where: str,
     redactor: Redactor,

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
 from windrow.agents import Agent, find_agent
-from windrow.config import LimitsConfig, PolicyConfig, Price, ScorerConfig
-from windrow.envs import Ask, BaseEnv, EnvContext, Episode, Match, ScoreContext, find_env, nobody
-from windrow.envs.base import Messages
+from windrow.config import LimitsConfig, Price
+from windrow.envs import Ask, BaseEnv, EnvContext, Match, find_env, nobody
+from windrow.envs.scoring import AnyScorer, GroupScorer, Scorer
 from windrow.envs.seating import Seating
-from windrow.errors import ScorerError
 from windrow.policies import Policy
-from windrow.policies.base import ForcedTokens
-from windrow.policies.capture import level_of
+from windrow.policies.base import PolicyNeeds, open_policy
+from windrow.policies.calls import CallObserver
+from windrow.policies.capture import capture_level
 from windrow.records import (
     OPPONENT,
-    AttemptId,
     Capture,
     Json,
     PolicyRecord,
-    RecordedScore,
     Rollout,
-    RolloutGroup,
     Task,
-    TeacherTokens,
     Usage,
 )
 from windrow.registry import name_of
@@ -36,69 +33,6 @@ from windrow.tasks.prompts import PromptTemplate
 from windrow.tasks.row_formats import limits_of, own_env, sampling_of
 from windrow.tools.toolbox import Toolbox
 from windrow.util.blobs import Blobs, MemoryBlobs
-
-T = TypeVar("T")
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What one scorer said of one episode, and by turn of its ids."""
-
-    scores: dict[str, RecordedScore]
-    metrics: dict[str, float]
-    tokens: dict[int, TeacherTokens] = {}
-
-
-class _Judging(Protocol):
-    """What all scorers have. `env` is the only environment whose episodes it judges; None: any.
-
-    `models` are those that it asks itself; the run's judge is asked by one that `asks_judge`, and must be there for
-    one that `needs_judge`. One that `only_reads` changes nothing that it is shown, and needs no copy.
-    """
-
-    name: str
-    env: str | None
-    config: ScorerConfig | None
-    asks_judge: bool
-    only_reads: bool
-
-    @property
-    def needs_judge(self) -> bool: ...
-    def models(self) -> Mapping[str, PolicyConfig]: ...
-
-
-class Scorer(_Judging, Protocol):
-    """Judges an episode. `after_commit` scorers run once the rollout is on disk."""
-
-    @property
-    def after_commit(self) -> bool: ...
-    async def judge(self, episode: Episode, ctx: ScoreContext) -> Verdict: ...
-
-
-@runtime_checkable
-class GroupScorer(_Judging, Protocol):
-    """Judges the final attempts of a group together, once they are all on disk.
-
-    A verdict of None says that it does not apply to that member; every member has one.
-    """
-
-    async def judge_group(
-        self, group: RolloutGroup, ctx: ScoreContext
-    ) -> Mapping[AttemptId, Verdict | None]: ...
-
-
-AnyScorer = Scorer | GroupScorer
-
-
-class NoJudge:
-    """The context of a scorer that runs before the commit: it has nobody to ask."""
-
-    async def ask(
-        self, messages: Messages, read: Callable[[str], T], *, about: str | None = None, judge: str = "judge"
-    ) -> T:
-        raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
-
-    async def scored(self, given: ForcedTokens, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
-        raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
 
 
 class Sink(Protocol):
@@ -137,6 +71,13 @@ class Model(msgspec.Struct, frozen=True):
     call_retries: int = 5
     backoff_s: float = 0.5
     price: Price | None = None
+    capture: Capture = "text"  # the most that it is asked to give of a reply
+    observe: CallObserver | None = None  # is told of every try of a call
+
+    async def open(self, notify: Callable[[str], None], *, top_logprobs: int = 0) -> None:
+        """Open the policy for what will be asked of it."""
+        needs = PolicyNeeds(capture=self.capture, top_logprobs=top_logprobs, notify=notify)
+        await open_policy(self.policy, needs)
 
 
 def priced(usage: Usage | None, price: Price | None) -> Usage | None:
@@ -185,12 +126,12 @@ class RunContext:
         self.toolbox = toolbox or Toolbox()
         self.prompt = prompt
         self.limits = limits or LimitsConfig()
-        self.player = Model(policy, sampling or {}, call_retries, backoff_s, price)
         self.behaviour = behaviour
         self.grading = grading
         self._capture = capture
         self.top_logprobs = top_logprobs
         self.env = env  # the run's own; a row may name another
+        self.player = Model(policy, sampling or {}, call_retries, backoff_s, price, self.capture(env))
         self._redact = redact
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
@@ -203,9 +144,17 @@ class RunContext:
         self._forced = forced_sampling
         self._forced_limits = forced_limits
         self._seeds = seeds
-        self.blobs: Blobs = MemoryBlobs()  # the run directory's, where there is one
+        self.blobs: Blobs = MemoryBlobs()
         self._episode_setups: dict[tuple[str | None, str | None, str | None], EpisodeSetup] = {}
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
+
+    def observed_by(self, observe: CallObserver) -> RunContext:
+        """The same context, with `observe` told of every try of a call to the policy."""
+        observed = copy.copy(
+            self
+        )  # the episodes' setups stay shared, so that `close` of either sees them all
+        observed.player = msgspec.structs.replace(self.player, observe=observe)
+        return observed
 
     def task_setup(self, task: Task) -> TaskSetup:
         """Made once a task as a rule: the samples of a task start one after another."""
@@ -267,14 +216,18 @@ class RunContext:
             redact=self._redact,
         )
 
-    async def open(self, notify: Callable[[str], None] = lambda message: None) -> None:
+    async def open(
+        self, notify: Callable[[str], None] = lambda message: None, blobs: Blobs | None = None
+    ) -> None:
         """Called once before the first episode; raises EndpointError when a model cannot serve the run.
 
-        `notify` is told what the user should know of an endpoint while the run goes on.
+        `notify` is told what the user should know of an endpoint while the run goes on. `blobs` keeps large bytes, such as
+        images, of the run; the default keeps them in memory.
         """
-        for policy in (self.policy, *(model.policy for model in self.models.values())):
-            policy.notify = notify
-            await policy.open()
+        self.blobs = blobs or self.blobs
+        await self.player.open(notify, top_logprobs=self.top_logprobs)
+        for model in self.models.values():
+            await model.open(notify)
         await self.toolbox.open()
         await self._player.open(notify)
 
@@ -293,7 +246,7 @@ class RunContext:
     def capture(self, env: type[BaseEnv]) -> Capture:
         """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
         usual = env.capture or self.policy.default_capture
-        return level_of(self._capture, usual, top=self.top_logprobs)
+        return capture_level(self._capture, usual, top=self.top_logprobs)
 
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Generic, TypeVar
@@ -11,18 +10,20 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from windrow.engine.auxiliary_models import Asking
-from windrow.engine.context import EpisodeSetup, NoJudge, RunContext, TaskSetup, Verdict
+from windrow.engine.context import EpisodeSetup, RunContext, TaskSetup
 from windrow.engine.recorder import Recorder
 from windrow.engine.session import EpisodeSession
 from windrow.envs import BaseEnv, Env, Episode
+from windrow.envs.scoring import NoJudge, Verdict
 from windrow.errors import EnvError, InfraError, ScorerError, error_record
 from windrow.records import Owner, RecordedScore, Rollout, Score
+from windrow.registry import name_of
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool
 from windrow.util.cancellation import is_cancelled, is_ours
 from windrow.util.deadlines import Deadline
 from windrow.util.freeze import Freezer, number
-from windrow.util.guard import guarded_method
+from windrow.util.guard import guarded, guarded_method
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseEnv)
@@ -31,7 +32,6 @@ OwnScore = Callable[[Episode], Awaitable[Score | None]]
 
 NO_JUDGE = NoJudge()
 _NOTHING = nullcontext()
-CLOSE_GRACE_S = 1.0  # for a close that is cancelled because its time is up
 
 
 async def play_episode(slot: Slot, context: RunContext, task: TaskSetup) -> Rollout:
@@ -247,37 +247,35 @@ class OpenEnv(Generic[E]):
 
 
 async def _close(env: BaseEnv, limit_s: float, recorders: Sequence[Recorder]) -> None:
-    """Close, within its time. One that ignores its end is left behind; a cancellation meanwhile comes after it."""
+    """Close, within its time. A close that ignores its end is left behind; a cancellation meanwhile is raised afterwards."""
     if type(env).close is BaseEnv.close:  # there is nothing to close
         return
 
     async def close() -> None:
         try:
-            await guarded_method(env, "close", env.close())
+            await env.close()
         except SystemExit as problem:  # it would end the loop
             raise RuntimeError(f"close() raised {problem!r}") from None
 
-    closing = asyncio.ensure_future(close())
-    cancelled = await _settled(closing, limit_s)
-    if not closing.done():
-        closing.cancel()
-        cancelled = await _settled(closing, CLOSE_GRACE_S) or cancelled
-    if not closing.done():
-        asyncio._unregister_task(closing)  # the end of the loop would wait for it without end
-    if not closing.done() or closing.cancelled() or closing.exception() is not None:
+    async def close_in_time() -> None:
+        with Deadline(limit_s):  # the guard ends a coroutine that ignores its deadline
+            await guarded(close(), f"{name_of(env)}.close()")
+
+    closing = asyncio.ensure_future(close_in_time())
+    cancelled = await _settled(closing)
+    if closing.cancelled() or closing.exception() is not None:
         for recorder in recorders:
             recorder.metrics["close_failed"] = 1.0
     if cancelled is not None:
         raise cancelled
 
 
-async def _settled(task: asyncio.Task[None], limit_s: float) -> asyncio.CancelledError | None:
-    """Wait for `task` as long as `limit_s`, whatever else happens; a cancellation of the caller is returned."""
+async def _settled(task: asyncio.Task[None]) -> asyncio.CancelledError | None:
+    """Wait until `task` is done, whatever else happens; a cancellation of the caller is returned."""
     cancelled: asyncio.CancelledError | None = None
-    deadline = time.monotonic() + limit_s
-    while not task.done() and (left_s := deadline - time.monotonic()) > 0:
+    while not task.done():
         try:
-            await asyncio.wait({task}, timeout=left_s)
+            await asyncio.wait({task})
         except asyncio.CancelledError as problem:
             cancelled = problem
     return cancelled

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from windrow.agents.external import Piece, Played, Said
+from windrow.agents.external import ModelTurn, Piece, Played
 from windrow.engine.recorder import Recorder
 from windrow.envs import Step
 from windrow.errors import error_record
@@ -39,13 +39,13 @@ def record_pieces(recorder: Recorder, pieces: Iterable[Piece]) -> None:
     """Each model call is a turn that read everything before it; results of tools stand with the calls that asked."""
     asked: Asked = {}
     for piece in pieces:
-        if isinstance(piece, Said):
+        if isinstance(piece, ModelTurn):
             _say(recorder, piece, asked)
         else:
             _hear(recorder, piece.message, asked)
 
 
-def _say(recorder: Recorder, said: Said, asked: Asked) -> None:
+def _say(recorder: Recorder, said: ModelTurn, asked: Asked) -> None:
     reply, turn = said.completion, recorder.turn_count
     if not asks(recorder.capture, "tokens"):
         reply = msgspec.structs.replace(reply, tokens=None, capture="text")

@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from windrow.engine.context import Verdict
 from windrow.engine.token_deltas import Continuing
 from windrow.engine.window import Ranges
 from windrow.envs import Act, Episode, Step
+from windrow.envs.scoring import Verdict
 from windrow.errors import PolicyError
 from windrow.policies import Completion
 from windrow.policies.capture import held, lower

@@ -1,26 +1,25 @@
-"""The scheduler: keeps episodes going until the plan is done, and commits what they give.
+"""The scheduler: keeps episodes running until the plan is done, and commits their rollouts.
 
-A place is freed when its episode ends; the commit goes on beside the next episode, and at most 4 × as many commits as
-episodes may wait for the disk or for who is told. Stopping drains: what runs may finish. Cancelling ends what runs,
-and records that.
+An episode makes room for the next one when it ends; its commit goes on beside that. At most 4 × as many attempts as episodes may
+wait for the disk or for the observer. Stopping drains: running episodes may finish. Cancelling ends them, and records that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 
 from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.attempt import attempt
-from windrow.engine.commit_queue import CommitQueue, Deliver, Deliveries, Finished, OnDurable
+from windrow.engine.commit_queue import AttemptObserver, CommitQueue, Deliveries, Finished
 from windrow.engine.context import RunContext, Sink
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
 from windrow.engine.progress import Progress
 from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
+from windrow.policies.calls import CallOutcome
 from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried
 from windrow.util.cancellation import is_cancelled
@@ -29,52 +28,47 @@ COMMITS_WAITING = 4
 
 
 class Scheduler:
-    """Runs slots. `on_durable` is called with each batch that is committed; `deliver` is awaited for each attempt that it
-    returns."""
+    """Runs slots, as many at a time as `concurrency` allows; `adaptive`: as many as the endpoint keeps up with."""
 
     def __init__(
         self,
         context: RunContext,
+        slots: SlotQueue,
         sink: Sink,
+        observer: AttemptObserver,
         *,
-        pace: AdaptiveLimit,
+        concurrency: int,
+        adaptive: bool,
         retries: int,
         progress: Progress,
         control: Control,
-        on_durable: OnDurable,
-        deliver: Deliver,
-        spent: Callable[[Rollout], None] = lambda rollout: None,
-        gate: asyncio.Semaphore | None = None,
+        semaphore: asyncio.Semaphore | None = None,
     ) -> None:
-        """`spent` is called as soon as an attempt has ended.
-
-        `gate`: a semaphore that the caller shares between runs; every episode holds it.
-        """
-        self._world = context
-        self._limit = pace
+        """Every episode also holds `semaphore`, which the caller shares between runs."""
+        self._slots = slots
+        self._observer = observer
+        self._limit = AdaptiveLimit(concurrency, adaptive=adaptive, on_growth=self.start_more)
         self._retries = retries
         self._progress = progress
         self._control = control
-        self._spent = spent
-        self._gate = gate
+        self._semaphore = semaphore
         self._running = 0
-        if pace.adaptive:
-            context.policy.on_call = lambda call: pace.saw(call.seconds, overloaded=call.overloaded)
-        self._deliveries = Deliveries(deliver, control, room=COMMITS_WAITING * pace.most)
-        self._commits = CommitQueue(sink, self._deliveries, on_durable)
+        self._episodes: asyncio.TaskGroup | None = None  # while slots may start
+        self._context = context.observed_by(self._on_call) if adaptive else context
+        self._deliveries = Deliveries(observer, control, room=COMMITS_WAITING * concurrency)
+        self._commits = CommitQueue(sink, self._deliveries, observer)
 
-    async def run(self, waiting: SlotQueue, until: asyncio.Event | None = None) -> None:
-        """Return when every slot is committed, or, after a stop, when what was running is.
+    async def run(self, until: asyncio.Event | None = None) -> None:
+        """Return when every slot is committed, or, after a stop, when the running ones are.
 
-        With `until`, slots may still be added before it is set; `pace.grown()` then says that there are some.
+        With `until`, slots may still be added before it is set; call `start_more` after adding some.
         """
         try:
             async with asyncio.TaskGroup() as commits:
                 commits.create_task(self._commits.write())
                 commits.create_task(self._deliveries.run())
-                async with asyncio.TaskGroup() as episodes:
-                    self._limit.grown = lambda: self._fill(episodes, waiting)
-                    self._fill(episodes, waiting)
+                async with asyncio.TaskGroup() as self._episodes:
+                    self.start_more()
                     if until is not None:
                         await until.wait()
                 self._commits.close()
@@ -82,26 +76,29 @@ class Scheduler:
             await self._commits.rescue()
             raise first_of(problems) from None
 
-    def _fill(self, episodes: asyncio.TaskGroup, waiting: SlotQueue) -> None:
+    def _on_call(self, call: CallOutcome) -> None:
+        self._limit.saw(call.seconds, overloaded=call.overloaded)
+
+    def start_more(self) -> None:
         """Start as many episodes as there is room for."""
-        while self._running < self._limit.limit and not self._control.stopping:
-            slot = waiting.take()
+        while self._episodes is not None and self._running < self._limit.limit and not self._control.stopping:
+            slot = self._slots.take()
             if slot is None:
                 return
             self._running += 1
-            episodes.create_task(self._work(episodes, slot, waiting))
+            self._episodes.create_task(self._work(slot))
 
-    async def _work(self, episodes: asyncio.TaskGroup, first: Slot, waiting: SlotQueue) -> None:
-        """One slot after another, as long as there is a place for it."""
+    async def _work(self, first: Slot) -> None:
+        """Run one slot after another, as long as there is room."""
         slot: Slot | None = first
         while slot is not None:
             await self._settle(slot)
-            waiting.release(slot)
+            self._slots.release(slot)
             stays = self._running <= self._limit.limit and not self._control.stopping
-            slot = waiting.take() if stays else None
+            slot = self._slots.take() if stays else None
         self._running -= 1
-        if waiting.limited:
-            self._fill(episodes, waiting)  # what this one held back may start
+        if self._slots.limited:
+            self.start_more()  # slots that this one held back may start
 
     async def _settle(self, slot: Slot) -> None:
         """Attempt a slot until it is settled or its retries are used up; every attempt is committed."""
@@ -109,7 +106,7 @@ class Scheduler:
         while True:
             rollouts = await self._attempt(slot)
             for rollout in rollouts:
-                self._spent(rollout)
+                self._observer.on_attempt_end(rollout)
             again = is_retryable(rollouts) and tries < self._retries and not self._control.stopping
             await self._commits.put(Finished(slot, rollouts, not again, rollouts))
             if not again:
@@ -133,11 +130,11 @@ class Scheduler:
     async def _play(self, slot: Slot, ended: list[Rollout]) -> None:
         try:
             with self._control.cancellable():
-                if self._gate is None:
-                    ended += await attempt(slot, self._world)
+                if self._semaphore is None:
+                    ended += await attempt(slot, self._context)
                     return
-                async with self._gate:
-                    ended += await attempt(slot, self._world)
+                async with self._semaphore:
+                    ended += await attempt(slot, self._context)
         except Interrupted as interrupted:
             if not self._control.absorb():
                 ended += map(_broken_off, interrupted.rollouts)

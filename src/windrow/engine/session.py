@@ -19,7 +19,8 @@ from windrow.engine.window import Ranges, Window
 from windrow.envs import Env, Observation, Step
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request
-from windrow.policies.base import Route, complete
+from windrow.policies.base import Route
+from windrow.policies.calls import complete
 from windrow.records import LIMITS, Call, Json, Message, Stop, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
@@ -306,6 +307,7 @@ class EpisodeSession:
                     retries=model.call_retries,
                     backoff_s=model.backoff_s,
                     timeout_s=self._limits.call_timeout_s,
+                    observe=model.observe,
                 )
             retries = completion.retries
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Waiting: the slots still to be run, and which of them may start now.
+"""The slots still to be run, and which of them may start now.
 
 An environment or an agent may have a limit of its own (ten browsers, one simulator). A slot that it holds back waits
 aside, and later ones overtake it, up to a bound; so one full environment does not stop the others.

@@ -1,4 +1,4 @@
-"""Brakes: what stops a run by itself. Too many failures, an endpoint that stays away, a budget that is used up.
+"""Conditions that stop a run by itself: too many failures, an endpoint that stays away, a budget that is used up.
 
 Failures, tokens and cost stop it as one Ctrl-C does: what runs is finished first, so a budget may be exceeded by what is
 in flight. Seconds cut what runs: it is recorded as cancelled (budget) and run again by the next call. Every attempt
@@ -40,14 +40,14 @@ class StopConditions:
         if self._timer is not None:
             self._timer.cancel()
 
-    def spent(self, outcome: Outcome) -> None:
+    def attempt_ended(self, outcome: Outcome) -> None:
         """An attempt has ended."""
-        self.paid(outcome.usage)
+        self.add_usage(outcome.usage)
         if outcome.error is not None and outcome.error.kind == "outage":
             self._control.stop(outcome.error.message)
 
-    def paid(self, usage: Usage) -> None:
-        """What a call of a judge took, or an attempt."""
+    def add_usage(self, usage: Usage) -> None:
+        """Count the tokens and the cost of an attempt or of a judge's call."""
         budget = self._budget
         self._tokens += usage.prompt_tokens + usage.completion_tokens
         self._cost += usage.cost or 0.0
@@ -58,7 +58,7 @@ class StopConditions:
                 f"the budget of {budget.cost:,g} is used up ({self._cost:,.4g} so far)", "budget"
             )
 
-    def settled(self, outcome: Outcome, progress: Progress) -> None:
+    def slot_settled(self, outcome: Outcome, progress: Progress) -> None:
         """A slot is settled for this call, and counted in `progress`."""
         self._failed += outcome.status == "failed"
         most = self._max_failure_rate

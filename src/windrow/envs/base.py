@@ -1,4 +1,4 @@
-"""What a user implements: one episode of a world. The engine drives it; the recorder writes everything down."""
+"""The interface of an environment: one object per episode. The engine drives it and records what it returns."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ async def nobody(name: str, messages: Messages) -> Completion:
 
 
 class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What an episode may know of itself: randomness that is taken from `seed` is reproducible.
+    """What the engine hands to an episode. Randomness that is derived from `seed` is reproducible.
 
     `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries. `seats` is how
     many a match has. `blobs` keeps large bytes: `await ctx.blobs.image(…)` gives the part of a message that names an image.
-    What `redact` is told, a key that a task is given, stands in no file from then on.
+    `redact(secret)` keeps a secret, such as a key that belongs to the task, out of every file from then on.
     """
 
     id: str
@@ -111,6 +111,10 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
     seats: int = 1
     blobs: Blobs = msgspec.field(default_factory=MemoryBlobs)
     redact: Callable[[str], None] = lambda secret: None
+
+    def conceal(self, secret: str) -> None:
+        """The former name of `redact`."""
+        self.redact(secret)
 
 
 class ScoreContext(Protocol):

@@ -54,7 +54,7 @@ class Sft(Exporter):
         tools = [{"type": "function", "function": tool} for tool in rollout.tools]
         return {
             "messages": [_hf_message(rollout.messages[number]) for number in conversation.messages],
-            # As text, which TRL decodes: `datasets` would give every schema the fields of all the others.
+            # As text, which trainers decode: `datasets` would give every schema the fields of all the others.
             "tools": msgspec.json.encode(tools).decode() if tools else None,
             "rollout_id": rollout.id,
             "segment": segment,

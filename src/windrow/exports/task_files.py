@@ -10,7 +10,7 @@ import msgspec
 from windrow.errors import UsageError
 from windrow.stats.profile import Profile, Range
 from windrow.store.task_file import TASKS, read_known
-from windrow.util.atomic_files import drafted
+from windrow.util.atomic_files import atomic_file
 
 
 class TaskFileSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ def keep_tasks(
             chosen[1].append(offset)
     if not chosen[0]:
         return TaskFileSummary(path=str(out), tasks=tasks, kept=0, ungraded=ungraded)
-    with drafted(target, overwrite=overwrite) as file, source.open("rb") as rows:
+    with atomic_file(target, overwrite=overwrite) as file, source.open("rb") as rows:
         for _, offset in sorted(zip(*chosen, strict=True)):
             rows.seek(offset)
             file.write(row_of(rows.readline()) + b"\n")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
+from windrow.envs.scoring import Verdict
 from windrow.errors import ScorerError
 from windrow.grading.base import BaseScorer
 from windrow.grading.group_members import Entrant, entrants_of

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from windrow.engine.context import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.engine.episode import within
 from windrow.engine.recorder import shown_episode
 from windrow.envs import Episode
+from windrow.envs.scoring import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.errors import ScorerError, error_record
 from windrow.grading.judges import Hearing, Judges
 from windrow.records import AttemptId, ErrorRecord, Grading, Rollout, RolloutGroup

@@ -13,7 +13,6 @@ from typing import TypeVar
 import msgspec
 
 from windrow.config import RunConfig
-from windrow.engine.components import Judging
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import first_of
@@ -21,6 +20,7 @@ from windrow.errors import WindrowError
 from windrow.grading.grader import Grader, GradingLog
 from windrow.grading.groups import Groups
 from windrow.grading.judges import Judges
+from windrow.grading.run_scorers import RunScorers
 from windrow.records import Grading, Rollout, RolloutGroup
 from windrow.store.folding import expected_group_scorers, expected_scorers, fold, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
@@ -47,7 +47,7 @@ class GradingStage:
 
     def __init__(
         self,
-        judging: Judging,
+        judging: RunScorers,
         run: RunConfig,
         resume_state: ResumeState,
         groups: Groups | None,

@@ -18,7 +18,8 @@ from windrow.envs.base import Messages
 from windrow.errors import PolicyError, ScorerError
 from windrow.identity import digest
 from windrow.policies import Completion, Request
-from windrow.policies.base import ForcedTokens, complete
+from windrow.policies.base import ForcedTokens
+from windrow.policies.calls import complete
 from windrow.records import Judgement, Message, TeacherTokens, Usage
 from windrow.store.judgements import Judgements, JudgeReply
 from windrow.util.blobs import Blobs, MemoryBlobs, shown
@@ -70,8 +71,7 @@ class Judges:
 
     async def open(self, notify: Callable[[str], None]) -> None:
         for model in self.all():
-            model.policy.notify = notify
-            await model.policy.open()
+            await model.open(notify)
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:  # each is closed, whatever the others do
@@ -207,7 +207,7 @@ class Hearing:
             turn=0,
             capture="tokens",
             top_logprobs=top,
-            given=given,
+            forced=given,
         )
         with self._call():
             found = await self._judges.completion(model, request)

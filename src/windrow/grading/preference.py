@@ -12,8 +12,8 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
+from windrow.envs.scoring import Verdict
 from windrow.grading.group_members import Entrant, entrants_of, opening_of_all, shown_together
 from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of, together
 from windrow.grading.judge_replies import number_of, one_of

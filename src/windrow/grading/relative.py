@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.context import Verdict
 from windrow.envs import ScoreContext
+from windrow.envs.scoring import Verdict
 from windrow.grading.group_members import entrants_of, opening_of_all, shown_together
 from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of
 from windrow.grading.judge_replies import Mark, exactly, json_object, mark_of

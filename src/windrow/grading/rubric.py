@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
+from windrow.envs.scoring import Verdict
 from windrow.errors import ScorerError
 from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of, together
 from windrow.grading.judge_replies import Mark, exactly, json_object, mark_of, read_mark

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from windrow.config import ScorerConfig
-from windrow.engine.components import ENV_SCORER, Components, made_scorer
-from windrow.engine.context import AnyScorer, GroupScorer, Model
+from windrow.engine.components import Components
+from windrow.engine.context import Model
 from windrow.envs import BaseEnv, Env
+from windrow.envs.scoring import AnyScorer, GroupScorer
 from windrow.errors import UsageError
+from windrow.grading.scorers import ENV_SCORER, configured_scorer
 from windrow.grading.user_functions import scorer_of
 from windrow.identity import fingerprint
 from windrow.records import Json
@@ -24,13 +28,21 @@ from windrow.tasks.row_problems import RowProblems, list_problems
 DEFAULT_SCORERS_ENV = "problem"
 
 
+class RunScorers(msgspec.Struct, frozen=True, kw_only=True):
+    """How rollouts are judged: the scorers, and by scorer the models that they ask."""
+
+    scorers: tuple[AnyScorer, ...] = ()
+    models: dict[str, dict[str, Model]] = {}
+    fingerprint: str | None = None
+
+
 def named_scorers(
     configs: Iterable[ScorerConfig], functions: Iterable[Callable[..., Any]], own: type[BaseEnv]
 ) -> tuple[AnyScorer, ...]:
     """The scorers that a run names, and those that a program gives; each once."""
     return each_once(
         (
-            *(made_scorer(config, None, own) for config in configs),
+            *(configured_scorer(config, None, own) for config in configs),
             *(scorer_of(function) for function in functions),
         )
     )
@@ -52,7 +64,7 @@ def brought_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> li
     for env in sorted(envs, key=name_of):
         settings = components.env_settings if env is components.env else {}
         for config in env.scorers(settings):
-            scorer = made_scorer(config, name_of(env), components.env)
+            scorer = configured_scorer(config, name_of(env), components.env)
             if config.name in found:
                 raise UsageError(
                     f"the environments {found[config.name].env!r} and {name_of(env)!r} both bring a scorer "
@@ -81,7 +93,7 @@ def group_scorers(envs: Iterable[type[BaseEnv]], components: Components) -> list
             f"into runs of their own"
         )
     return [
-        made_scorer(
+        configured_scorer(
             ScorerConfig(name=ENV_SCORER, settings=components.env_settings if env is components.env else {}),
             name_of(env),
             components.env,
@@ -106,7 +118,7 @@ def answer_scorer(
     name, why = (
         ("number", "every answer is a number") if all_numbers else ("exact", "not every answer is a number")
     )
-    scorer = made_scorer(ScorerConfig(name=name), DEFAULT_SCORERS_ENV, own)
+    scorer = configured_scorer(ScorerConfig(name=name), DEFAULT_SCORERS_ENV, own)
     return [scorer], (f"scorer: {name} ({why}; --scorer names another)",)
 
 

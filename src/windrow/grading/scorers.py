@@ -4,7 +4,7 @@ A user's scorer is `(task, reply) -> float | dict | Score`, plain or async. A pl
 cannot hold up the run, and so does an async one that was found to; with the attribute `after_commit = True` it runs once the rollout is on disk.
 One that takes `ctx` may ask a judge (`await ctx.ask(…)`), and runs after the commit too. With `unit = "group"` it
 takes a group instead: `(group) -> {(id, attempt): float | Score | None}`. One that takes `completions` or
-`completion_ids` is a TRL reward function, and judges a group too.
+`completion_ids` is a trainer's reward function, and judges a group too.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from windrow.config import ScorerConfig, expand, nearest
-from windrow.engine.context import AnyScorer, Verdict
-from windrow.envs import Episode, ScoreContext
+from windrow.envs import BaseEnv, Episode, ScoreContext, find_env
+from windrow.envs.scoring import AnyScorer, Verdict
 from windrow.errors import ScorerError, UsageError
 from windrow.grading import answers
 from windrow.grading.base import BaseScorer
 from windrow.grading.math import check_installed, math_judge
-from windrow.grading.user_functions import scorer_of
+from windrow.grading.user_functions import EnvGroupScorer, scorer_of
 from windrow.identity import digest
 from windrow.records import Json, RecordedScore
-from windrow.registry import resolve
+from windrow.registry import name_of, resolve
 
 Judge = Callable[[str, Json, Mapping[str, Json]], answers.Judged | Awaitable[answers.Judged]]
 
@@ -42,6 +42,7 @@ CLASSES = {
     "best-of-n": "windrow.grading.best_of_n:BestOfN",
     "teacher": "windrow.grading.teacher:TeacherScorer",
 }
+ENV_SCORER = "env"  # how the group scores of an environment itself are named
 FORMAT_WEIGHT = "format_weight"
 MAX_ANSWER_CHARS = 200
 
@@ -105,6 +106,19 @@ def make_scorer(config: ScorerConfig) -> AnyScorer:
     if not callable(found):
         raise UsageError(f"scorer {config.name!r} is not a function (task, reply) -> float | dict | Score")
     return scorer_of(found, name=config.name, weight=config.weight, settings=settings)
+
+
+def configured_scorer(config: ScorerConfig, env: str | None, run_env: type[BaseEnv]) -> AnyScorer:
+    """The scorer of this name, for the episodes of `env` alone, if that is given; `run_env` is the run's environment."""
+    if config.name == ENV_SCORER:
+        scorer: AnyScorer = EnvGroupScorer(
+            run_env if env in (None, name_of(run_env)) else find_env(str(env)), config.settings
+        )
+    else:
+        scorer = make_scorer(config)
+        scorer.env = env
+    scorer.config = config
+    return scorer
 
 
 def _check_settings(name: str, settings: Mapping[str, Json], known: tuple[str, ...]) -> None:

@@ -14,8 +14,8 @@ from typing import Annotated
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
+from windrow.envs.scoring import Verdict
 from windrow.errors import ScorerError
 from windrow.grading.judge_panel import JudgingScorer, read_settings
 from windrow.policies.base import ForcedTokens

@@ -15,6 +15,7 @@ from typing import Any
 
 from windrow.config import LocalConfig
 from windrow.errors import EndpointError, UsageError
+from windrow.policies.base import PolicyNeeds
 from windrow.policies.chat import ChatPolicy
 from windrow.policies.dialects.llamacpp import LlamacppEmbedded
 from windrow.policies.endpoint import Endpoint
@@ -48,13 +49,13 @@ class LocalPolicy(ChatPolicy):
     def identity(self) -> dict[str, Json]:
         return {**super().identity(), "sha256": self._sha256, "context_tokens": self._config.context_tokens}
 
-    async def open(self) -> None:
+    async def open(self, needs: PolicyNeeds | None = None) -> None:
         self._server = await asyncio.to_thread(_start, self._path, self.model, self._config)
         self._use([self._server.listening_address + "/v1"])
-        await super().open()
+        await super().open(needs)
 
     async def _find_out(self, endpoint: Endpoint) -> None:
-        """It is known."""
+        """Nothing to find out: the server is our own."""
 
     async def close(self) -> None:
         await super().close()
@@ -108,6 +109,6 @@ def _xllamacpp() -> Any:
         import xllamacpp
     except ImportError:
         raise UsageError(
-            "--model local needs the extra 'local'; type: pip install 'windrow[local]'"
+            "--model local needs the extra 'local'; type: pip install 'windrow-rl[local]'"
         ) from None
     return xllamacpp

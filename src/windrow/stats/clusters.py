@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import msgspec
 
 from windrow.stats.estimate import Cluster
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class Rows:
     """Numbers the groups in the order they come up."""
 
     def __init__(self) -> None:
-        self._index = Index("I")
+        self._index = HashIndex("I")
 
     def __len__(self) -> int:
         return len(self._index)

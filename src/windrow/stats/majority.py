@@ -18,7 +18,7 @@ import msgspec
 
 from windrow.stats.estimate import table_ks
 from windrow.stats.final_attempts import FinalAttempt
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 NAMED_TASKS = 20
 MOST_DRAWN = 64  # samples of a task up to which every draw is counted; beyond, only draws of one and of all
@@ -45,7 +45,7 @@ class Votes:
     """The answers of each row's samples, by how many gave them: tens of bytes for each answer of a row."""
 
     def __init__(self) -> None:
-        self._known = Index("I")
+        self._known = HashIndex("I")
         self._given = array("I")  # of a candidate: how many samples
         self._passed = array("I")
         self._before = array("I")  # the row's candidate before this one, counted from 1; 0: there is none

@@ -13,7 +13,7 @@ import msgspec
 
 from windrow.records import AttemptId, Grading
 from windrow.store.line_positions import LinePosition, LinePositions
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class GradingHead(msgspec.Struct, gc=False):
@@ -43,7 +43,7 @@ class Memberships:
     """The members of each group as one hash over all of them: sixteen bytes per group of any size."""
 
     def __init__(self) -> None:
-        self._numbers = Index("I")
+        self._numbers = HashIndex("I")
         self._sums = array("Q")
 
     def add(self, group: str, member: AttemptId) -> None:
@@ -73,7 +73,7 @@ class Gradings:
     def __init__(self, read: Callable[[LinePosition], Grading | None]) -> None:
         self._read = read
         self._positions = LinePositions()
-        self._latest = Index("I")  # by attempt: the index of its last position
+        self._latest = HashIndex("I")  # by attempt: the index of its last position
         # By index: 1 + the index of the position before it that belongs to the same attempt, or 0.
         self._before = array("Q")
         self._groups: Memberships | None = None

@@ -15,7 +15,7 @@ from windrow.store.line_heads import NOT_A_LINE
 from windrow.store.line_positions import LinePosition, LinePositions
 from windrow.store.log import Log
 from windrow.store.segments import segments
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 from windrow.util.redaction import Redactor
 
 NAME = "judgements"
@@ -40,7 +40,7 @@ class Judgements:
         self._log = log
         self._redactor = redactor or Redactor()
         self._positions = LinePositions()
-        self._index = Index()  # by question: the packed position of its line
+        self._index = HashIndex()  # by question: the packed position of its line
         self._fresh: dict[str, JudgeReply] = {}
         self._end = 0  # of the segment that this process writes
         if log is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from windrow.records import SCHEMA_VERSION, Rollout, is_done
 from windrow.store.log import whole_bytes
-from windrow.util.hash_index import RepeatedNames, Repeats
+from windrow.util.hash_index import DuplicateFinder, DuplicateNames
 
 NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -208,7 +208,7 @@ def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
     Nearly all lines are first attempts and told by how they begin; only the others are decoded.
     """
     best: Contest = {}
-    firsts = Repeats()
+    firsts = DuplicateFinder()
     for line in lines():
         first = _first_attempt(line)
         if first is None or first[1] in best:
@@ -223,7 +223,7 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
     """The same for lines that come many at a time and all begin as those of episodes without seats do; None where one
     does not."""
     best: Contest = {}
-    firsts = Repeats()
+    firsts = DuplicateFinder()
     for lines in batches():
         names: list[bytes] = []
         for line in lines:
@@ -239,16 +239,16 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
     return best
 
 
-def _enter_repeated(best: Contest, firsts: Repeats, lines: Iterable[bytes]) -> None:
+def _enter_repeated(best: Contest, firsts: DuplicateFinder, lines: Iterable[bytes]) -> None:
     """Enter the first attempts that several lines claim. The lines are read again only if there are any."""
-    if twice := firsts.found():
+    if twice := firsts.duplicates():
         for line in lines:
             first = _first_attempt(line)
             if first is None or first[1] in twice:
                 _enter(best, line, twice)
 
 
-def _enter(best: Contest, line: bytes, firsts: Repeats | RepeatedNames) -> None:
+def _enter(best: Contest, line: bytes, firsts: DuplicateFinder | DuplicateNames) -> None:
     """Enter a line in the contest. A first attempt that no other line repeats needs no entry."""
     try:
         check(line)
@@ -256,7 +256,7 @@ def _enter(best: Contest, line: bytes, firsts: Repeats | RepeatedNames) -> None:
     except NOT_A_LINE:
         return
     id = head.id.encode()
-    if head.attempt > 1 or id in best or (isinstance(firsts, RepeatedNames) and id in firsts):
+    if head.attempt > 1 or id in best or (isinstance(firsts, DuplicateNames) and id in firsts):
         best[id] = max(rank(head.status, head.attempt), best.get(id, (False, 0)))
-    elif isinstance(firsts, Repeats):
+    elif isinstance(firsts, DuplicateFinder):
         firsts.add(id)

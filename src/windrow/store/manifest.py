@@ -11,7 +11,7 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.records import SCHEMA_VERSION, Json, encode
-from windrow.registry import BRIDGES
+from windrow.registry import declared
 from windrow.store.rank_progress import Ranks, Redo
 from windrow.tasks.sampling import Draw
 from windrow.util.disk import Disk
@@ -127,7 +127,7 @@ def versions(source: str) -> dict[str, str]:
         "msgspec": msgspec.__version__,
     }
     package = source.partition(":")[0]
-    if package in BRIDGES["loader"]:
+    if package in declared("loaders"):
         from importlib.metadata import PackageNotFoundError, version  # only when needed: it reads files
 
         try:

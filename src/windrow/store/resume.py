@@ -25,7 +25,7 @@ from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, PackedLedger, Plan, Slot
 from windrow.util.disk import Disk
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class ResumeState:
@@ -58,7 +58,7 @@ class ResumeState:
         self._plan = plan
         self._samples = plan.samples
         self._groups = groups
-        self._positions: Index | None = None  # by group, once one is asked for
+        self._positions: HashIndex | None = None  # by group, once one is asked for
         self._members: array[int] | None = None  # by slot: 1 + where its line stands, or 0
         self._ungraded_groups: dict[int, None] = {}  # by position, in log order
         self._known_group: str | None = None
@@ -223,7 +223,7 @@ class ResumeState:
 
     def _position(self, group: str) -> int | None:
         if self._positions is None:
-            self._positions = Index.numbering(self._plan.groups(), len(self._plan.tasks))
+            self._positions = HashIndex.numbering(self._plan.groups(), len(self._plan.tasks))
         return self._positions.get(group)
 
     def _chosen(self, reader: RunReader, redo: Redo) -> dict[int, int]:

@@ -20,7 +20,7 @@ from windrow.store.manifest import MANIFEST, Manifest, read_manifest, write_mani
 from windrow.store.resume_index import SegmentIndex, load_index
 from windrow.store.sinks import RolloutSink
 from windrow.store.task_file import TASKS, TaskFile
-from windrow.util.directory_swap import DRAFT, finish, is_unfinished
+from windrow.util.directory_swap import DRAFT, finish_swap, is_unfinished
 from windrow.util.disk import Disk
 from windrow.util.redaction import Redactor
 
@@ -55,10 +55,10 @@ class RunDirectory:
                 if path.is_dir():  # the process that made it may have been killed before it was durable
                     with contextlib.suppress(PermissionError):
                         self.disk.sync_directory(path.parent)
-                make_folder(path, self.disk)
+                self.disk.make_directory(path)
             self.locks = Locks(path, self.writer, rank) if lock else None
             if self.writer is None:
-                finish(path, self.disk)
+                finish_swap(path, self.disk)
             self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
         except BaseException as problem:
             self.close()
@@ -71,7 +71,7 @@ class RunDirectory:
         """Inside, no other rank reads or writes what all share: run.json, which is read anew, and tasks.jsonl."""
         with self.locks.agreeing() if self.locks is not None else contextlib.nullcontext():
             if self.rank is not None:
-                finish(self.path, self.disk)
+                finish_swap(self.path, self.disk)
             if self.rank is not None and (self.path / MANIFEST).exists():
                 self.manifest = read_manifest(self.path)
             yield
@@ -163,14 +163,6 @@ def move_aside(path: Path, *, lock: bool = True, disk: Disk | None = None) -> Pa
         if held is not None:
             held.release()
     return aside
-
-
-def make_folder(path: Path, disk: Disk) -> None:
-    """Make `path` and its missing parents, each durable in the folder above it."""
-    if not path.is_dir():
-        make_folder(path.parent, disk)
-        path.mkdir(exist_ok=True)
-        disk.sync_directory(path.parent)
 
 
 def _is_ours(name: str) -> bool:

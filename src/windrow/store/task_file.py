@@ -19,7 +19,7 @@ from windrow.store.index_files import read_derived, worth_keeping, write_derived
 from windrow.store.log import Log
 from windrow.tasks.plan import TaskList
 from windrow.util.disk import Disk
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 TASKS = "tasks.jsonl"
 WRITE_BYTES = 1 << 20
@@ -166,9 +166,9 @@ class TaskFile:
     def close(self) -> None:
         self._file.close()
 
-    def _known(self) -> Index:
+    def _known(self) -> HashIndex:
         """Where each task stands. A bad line is counted and left: its task is appended anew."""
-        known = Index()
+        known = HashIndex()
         for number, (offset, line) in enumerate(read_known(self.path), 1):
             if line is None:
                 self.bad_lines.append(number)

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from windrow.engine.components import WorkerSpec
 from windrow.records import OPPONENT, ErrorRecord, Grade, Reason, Rollout, Status, Task, Usage, is_done
 from windrow.tasks.plan import Slot, recorded_task
+from windrow.workers.spec import WorkerSpec
 
 LENGTH_BYTES = 8
 READ_BYTES = 1 << 20

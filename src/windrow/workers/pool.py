@@ -14,10 +14,8 @@ from pathlib import Path
 import msgspec
 
 from windrow import errors
-from windrow.engine.commit_queue import Deliver, Deliveries, Finished, OnDurable
-from windrow.engine.components import WorkerSpec
+from windrow.engine.commit_queue import AttemptObserver, Deliveries, Finished
 from windrow.engine.control import Control
-from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import COMMITS_WAITING, first_of
 from windrow.engine.slot_queue import SlotQueue
@@ -25,6 +23,7 @@ from windrow.errors import WindrowError
 from windrow.tasks.plan import Slot
 from windrow.workers.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
 from windrow.workers.process import WorkerProcess
+from windrow.workers.spec import WorkerSpec
 
 
 class Workers:
@@ -37,15 +36,14 @@ class Workers:
         self,
         spec: WorkerSpec,
         path: Path,
+        slots: SlotQueue,
+        observer: AttemptObserver,
         *,
         shares: Sequence[int],
         writer: str | None,
         wants_rollouts: bool,
         progress: Progress,
         control: Control,
-        on_durable: OnDurable,
-        deliver: Deliver,
-        spent: Callable[[Outcome], None],
         warn: Callable[[str], None],
     ) -> None:
         self._start = Start(
@@ -56,17 +54,17 @@ class Workers:
             concurrency=1,
             wants_rollouts=wants_rollouts,
         )
+        self._slots = slots
+        self._observer = observer
         self._progress = progress
         self._control = control
-        self._on_durable = on_durable
-        self._spent = spent
         self._warn = warn
         self._warned: dict[str, WorkerProcess] = {}
         prefix = f"{writer}." if writer is not None else ""
         self._workers = [WorkerProcess(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
-        self._deliveries = Deliveries(deliver, control, room=COMMITS_WAITING * sum(shares))
+        self._deliveries = Deliveries(observer, control, room=COMMITS_WAITING * sum(shares))
 
-    async def run(self, waiting: SlotQueue) -> None:
+    async def run(self) -> None:
         """Return when every slot is settled, or, after a stop, when the workers have finished what they ran."""
         self._control.listen(self._pass_on)
         try:
@@ -74,12 +72,12 @@ class Workers:
                 deliveries.create_task(self._deliveries.run())
                 async with asyncio.TaskGroup() as serving:
                     for worker in self._workers:
-                        serving.create_task(self._serve(worker, waiting))
+                        serving.create_task(self._serve(worker))
                 self._deliveries.close()
         except* WindrowError as problems:
             raise first_of(problems) from None
 
-    async def _serve(self, worker: WorkerProcess, waiting: SlotQueue) -> None:
+    async def _serve(self, worker: WorkerProcess) -> None:
         """Start a worker, keep it busy, and see it out."""
         try:
             await worker.start(self._start)
@@ -94,16 +92,16 @@ class Workers:
                     worker.ready = True
                     if self._progress.phase == "opening":  # it is the first
                         self._progress.run()
-                    self._lease([worker], waiting)
+                    self._lease([worker])
                 elif isinstance(report, Durable):
-                    await self._take_in(worker, report, waiting)
-                    self._lease(self._workers if waiting.limited else [worker], waiting)
+                    await self._take_in(worker, report)
+                    self._lease(self._workers if self._slots.limited else [worker])
                 elif isinstance(report, Ended):
                     worker.ended = True
                     break
             if not worker.ended:
-                self._mourn(worker, await worker.exit_code(), waiting)
-                self._lease(self._workers, waiting)  # the others may have waited for what it had in hand
+                self._report_death(worker, await worker.exit_code())
+                self._lease(self._workers)  # the others may have waited for what it had in hand
         finally:
             self._progress.in_flight -= worker.running
             worker.running = 0
@@ -114,42 +112,42 @@ class Workers:
         if self._warned.setdefault(text, worker) is worker:
             self._warn(text)
 
-    async def _take_in(self, worker: WorkerProcess, report: Durable, waiting: SlotQueue) -> None:
+    async def _take_in(self, worker: WorkerProcess, report: Durable) -> None:
         """Count what a worker has committed; return when there was room for what is to be delivered of it."""
         batch = []
         for attempt in report.attempts:
             for seat in attempt.seats:
-                self._spent(seat)
+                self._observer.on_attempt_end(seat)
             slot = worker.leased[attempt.number]
             if attempt.settled:
                 del worker.leased[attempt.number]
-                waiting.release(slot)
+                self._slots.release(slot)
             if attempt.attempt != slot.attempt:
                 slot = msgspec.structs.replace(slot, attempt=attempt.attempt)
             batch.append(Finished(slot, attempt.seats, attempt.settled, attempt.rollouts))
         worker.reported = len(batch)
-        for finished in self._on_durable(batch):
+        for finished in self._observer.on_durable(batch):
             await self._deliveries.reserve()
             self._deliveries.put(finished)
 
-    def _lease(self, workers: Sequence[WorkerProcess], waiting: SlotQueue) -> None:
+    def _lease(self, workers: Sequence[WorkerProcess]) -> None:
         """Give `workers` what they have room for; when nothing is left anywhere, let all of them go."""
         for worker in workers:
             if worker.ready and not worker.left:
-                worker.lease(self._next(worker.room, waiting))
+                worker.lease(self._next(worker.room))
                 running = min(len(worker.leased), worker.share)
                 self._progress.in_flight += running - worker.running
                 worker.running = running
-        if waiting.exhausted and not any(worker.leased for worker in self._workers):
+        if self._slots.exhausted and not any(worker.leased for worker in self._workers):
             for worker in self._workers:
                 if worker.ready and not worker.left:
                     worker.order(Finish())
 
-    def _next(self, most: int, waiting: SlotQueue) -> list[Slot]:
+    def _next(self, most: int) -> list[Slot]:
         """The next slots that may start, `most` at most."""
         slots: list[Slot] = []
         while len(slots) < most and not self._control.stopping:
-            slot = waiting.take()
+            slot = self._slots.take()
             if slot is None:
                 break
             slots.append(slot)
@@ -166,14 +164,14 @@ class Workers:
     def _dismiss(self, worker: WorkerProcess) -> None:
         worker.order(Cancel(self._control.reason) if self._control.cancelled else Finish())
 
-    def _mourn(self, worker: WorkerProcess, code: int, waiting: SlotQueue) -> None:
+    def _report_death(self, worker: WorkerProcess, code: int) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit {code}"
         self._warn(
             f"worker {worker.name} died ({how}); what it had committed is safe, and the same command again runs the "
             f"{len(worker.leased):,} rollouts that it had in hand"
         )
         for slot in worker.leased.values():
-            waiting.release(slot)
+            self._slots.release(slot)
         worker.leased.clear()
         worker.left = True
         if all(worker.left for worker in self._workers):

@@ -6,7 +6,6 @@ It never outlives its parent: the kernel kills it then, and where that cannot be
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -17,11 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.commit_queue import Finished, is_pending
-from windrow.engine.components import context_of
 from windrow.engine.context import RunContext
 from windrow.engine.control import Control
+from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.scheduler import Scheduler, first_of
 from windrow.engine.slot_queue import SlotQueue
@@ -30,9 +28,11 @@ from windrow.records import Rollout, decode_rollout, encode
 from windrow.store.run_directory import RunDirectory
 from windrow.store.sinks import RolloutSink
 from windrow.tasks.plan import Slot
+from windrow.util.blobs import Blobs
 from windrow.util.descriptors import make_room
 from windrow.util.event_loop import run_loop
 from windrow.util.guard import watch_with
+from windrow.util.reaper import die_with_parent
 from windrow.util.redaction import Redactor
 from windrow.workers.messages import (
     Attempt,
@@ -49,23 +49,15 @@ from windrow.workers.messages import (
     Warned,
     open_channel,
 )
-
-PR_SET_PDEATHSIG = 1
+from windrow.workers.spec import context_of
 
 
 def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    _die_with(parent)
+    die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, also where everyone is told
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which what an environment starts would inherit
     run_loop(_serve(end))
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that was asked for
-        os._exit(1)
 
 
 async def _serve(end: socket.socket) -> None:
@@ -87,7 +79,7 @@ class _Worker:
         self._start = start
         self._redactor = Redactor()
         self._control = Control()
-        self._limit = AdaptiveLimit(start.concurrency, adaptive=start.spec.run.concurrency == "auto")
+        self._scheduler: Scheduler | None = None
         self._inbox: deque[Slot] = deque()
         self._finish = asyncio.Event()
 
@@ -98,7 +90,6 @@ class _Worker:
         directory = RunDirectory(Path(start.run), writer=start.writer, lock=start.lock)
         try:
             sink = directory.rollout_sink(self._redactor)
-            context.blobs = directory.blobs
             for torn in directory.torn:
                 self._warn(f"a torn last line was set aside in {torn}")
             if too_few := make_room(start.concurrency):
@@ -106,29 +97,30 @@ class _Worker:
             watch_with(self._warn)
             async with asyncio.TaskGroup() as group:
                 listening = group.create_task(self._listen(orders))
-                await self._play(context, sink)
+                await self._play(context, sink, directory.blobs)
                 listening.cancel()
         except* WindrowError as problems:
             raise first_of(problems) from None
         finally:
             directory.close()
 
-    async def _play(self, context: RunContext, sink: RolloutSink) -> None:
+    async def _play(self, context: RunContext, sink: RolloutSink, blobs: Blobs) -> None:
         try:
             with self._control.cancellable():
-                await context.open(self._warn)
+                await context.open(self._warn, blobs)
             self._channel.post(Ready())
-            scheduler = Scheduler(
+            self._scheduler = Scheduler(
                 context,
+                SlotQueue(self._next),
                 sink,
-                pace=self._limit,
+                self,
+                concurrency=self._start.concurrency,
+                adaptive=self._start.spec.run.concurrency == "auto",
                 retries=self._start.spec.run.retries,
                 progress=Progress(planned=0),
                 control=self._control,
-                on_durable=self._report,
-                deliver=self._send,
             )
-            await scheduler.run(SlotQueue(self._next), until=self._finish)
+            await self._scheduler.run(until=self._finish)
         except asyncio.CancelledError:
             if not self._control.absorb():
                 raise
@@ -143,7 +135,8 @@ class _Worker:
             if isinstance(order, Run):
                 for lease in order.leases:
                     self._inbox += lease.slots()
-                self._limit.grown()
+                if self._scheduler is not None:
+                    self._scheduler.start_more()
                 continue
             self._inbox.clear()
             self._finish.set()
@@ -153,8 +146,11 @@ class _Worker:
                 self._control.stop()
         os._exit(1)  # the parent is gone, and with it whoever would be told
 
-    def _report(self, batch: Sequence[Finished]) -> Sequence[Finished]:
-        """Report a commit in one message, but for the attempts whose rollouts the parent needs: `_send` sends these."""
+    def on_attempt_end(self, outcome: Outcome) -> None:
+        """The parent counts usage when it hears of the commit."""
+
+    def on_durable(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+        """Report a commit in one message, except for attempts whose rollouts the parent needs: `on_committed` sends those."""
         if self._start.wants_rollouts:
             return batch
         counted = [self._attempt(finished) for finished in batch if not is_pending(finished)]
@@ -162,7 +158,7 @@ class _Worker:
             self._channel.post(Durable(counted))
         return [finished for finished in batch if is_pending(finished)]
 
-    async def _send(self, finished: Finished) -> None:
+    async def on_committed(self, finished: Finished) -> None:
         rollouts = tuple(map(self._without_secrets, finished.rollouts))
         await self._channel.send(Durable([self._attempt(finished, rollouts)]))
 

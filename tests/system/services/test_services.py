@@ -137,7 +137,7 @@ def with_a_world(home: Served) -> Served:
     """An environment server beside the model, which is told where that is."""
     home.project.module("world", WORLD)
     home.add("world", health="/health", env={"MODEL": "${service.model.url}"})
-    home.config["env"] = {"name": "world:Remote", "settings": {"url": "${service.context.url}"}}
+    home.config["env"] = {"name": "world:Remote", "settings": {"url": "${service.world.url}"}}
     return home
 
 

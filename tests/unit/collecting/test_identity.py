@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import windrow
 from tests.support.model_server import write_jsonl
 from tests.support.named_parts import Loud
-from windrow.collecting.collection import open_collection
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.identity import canonical, digest, episode_id, fingerprint, group_id, rollout_id, seed_of

@@ -18,11 +18,11 @@ from tests.support.fake_disks import CountingDisk, FullDisk, QuickDisk
 from tests.support.model_server import write_jsonl
 from tests.support.run_builders import collect, make_rollout, open_run, rows
 from windrow import Request
-from windrow.collecting.api import run_collection
 from windrow.collecting.resolve import resolve
+from windrow.collecting.running import run_collection
 from windrow.config import load_config
 from windrow.errors import InfraError, StoreError, UsageError
-from windrow.policies.base import MAX_BACKOFF_S, pause_s
+from windrow.policies.calls import MAX_BACKOFF_S, pause_s
 from windrow.store.blobs import BlobStore
 from windrow.store.log import Log
 from windrow.store.manifest import read_manifest

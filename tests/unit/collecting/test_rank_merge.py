@@ -13,9 +13,11 @@ import pytest
 from tests.support.fake_tracker import FakeWandb
 from tests.support.run_builders import collect, contents, echo, folder_in_memory, open_run, rows
 from windrow.cli.main import main
-from windrow.collecting.api import run_collection
+from windrow.collecting.events import EventStream
+from windrow.collecting.execution import execute
 from windrow.collecting.merge import merge
 from windrow.collecting.rank_merge import Others
+from windrow.collecting.running import run_collection
 from windrow.engine.control import Control
 from windrow.errors import PolicyError
 from windrow.policies.base import Request
@@ -109,7 +111,7 @@ async def test_a_rank_that_has_something_left_or_still_writes_is_waited_for(fold
     at_work = open_run(folder / "run", rank=2, **WEIGHTS)
     assert await awaited(others) == ["waiting for rank 2"]
     assert others.join(folder / "a", lock=True, on_warning=lambda text: None).lacking == ["rank 2 has 2 left"]
-    await at_work.run(Control())  # all is done, and the lock is still held
+    await execute(at_work, Control(), EventStream())  # all is done, and the lock is still held
     assert await awaited(others) == ["waiting for rank 2"]
     [line] = others.join(folder / "b", lock=True, on_warning=lambda text: None).lacking
     assert line.startswith("rank 2 is still writing (process ")

@@ -22,9 +22,9 @@ from tests.support.model_server import ModelServer
 from tests.support.run_builders import collect, contents, echo, folder_in_memory, open_run, rows
 from windrow import RolloutGroup
 from windrow.cli.main import main
-from windrow.collecting.api import run_collection
 from windrow.collecting.ranks import launched, rank_of
 from windrow.collecting.resolve import resolve
+from windrow.collecting.running import run_collection
 from windrow.config import load_config
 from windrow.engine.control import Control
 from windrow.errors import InfraError, StoreError, UsageError

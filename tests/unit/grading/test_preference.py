@@ -18,7 +18,7 @@ from tests.support.collect_helpers import answering, collected
 from tests.support.judged_runs import asked, by_sample, grade_group, gradings, group_of, judged, member
 from tests.support.model_server import ModelServer
 from windrow.config import ScorerConfig
-from windrow.engine.context import GroupScorer
+from windrow.envs.scoring import GroupScorer
 from windrow.errors import UsageError
 from windrow.grading.pairings import Swiss, chunks
 from windrow.grading.scorers import make_scorer

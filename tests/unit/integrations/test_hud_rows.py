@@ -96,12 +96,12 @@ def test_a_row_with_an_environment_of_ours_is_not_taken_for_one_of_hud(capsys, t
         (v4(prompt=""), "a HUD v4 row has a 'prompt'"),
         (v4(mcp_config={}), "'mcp_config' names no server"),
         (v4(mcp_config="{"), "'mcp_config' is a text that is not JSON"),
-        (v4(server={"url": "http://h", "command": "x"}), "mcp_config.context must have one of 'url' and 'command'"),
-        (v4(server={"url": "http://h", "auth": "x"}), "mcp_config.context has 'auth'"),
+        (v4(server={"url": "http://h", "command": "x"}), "mcp_config.world must have one of 'url' and 'command'"),
+        (v4(server={"url": "http://h", "auth": "x"}), "mcp_config.world has 'auth'"),
         (v4(server={"url": "http://h", "transport": "sse"}), "the transport 'sse' is not spoken here"),
-        (v4(server={"url": "http://h", "args": ["x"]}), "mcp_config.context.args is of no use beside 'url'"),
-        (v4(server={"url": "mcp.example.com"}), "mcp_config.context.url: expected the address of a streamable HTTP endpoint"),
-        (v4(server={"command": "x", "args": "y"}), "mcp_config.context.args must be a list of texts"),
+        (v4(server={"url": "http://h", "args": ["x"]}), "mcp_config.world.args is of no use beside 'url'"),
+        (v4(server={"url": "mcp.example.com"}), "mcp_config.world.url: expected the address of a streamable HTTP endpoint"),
+        (v4(server={"command": "x", "args": "y"}), "mcp_config.world.args must be a list of texts"),
         (v4(agent_config={"alowed_tools": []}), "'agent_config' has no setting 'alowed_tools'; did you mean 'allowed_tools'?"),
         (v4(agent_config={"allowed_tools": "a"}), "agent_config.allowed_tools must be a list of texts"),
         (v4(setup_tool={"name": 5, "arguments": {}}), "'setup_tool' must be a tool call"),
@@ -138,7 +138,7 @@ def test_a_variable_that_is_not_set_is_named_and_a_default_stands_for_it(
     monkeypatch.delenv("HUD_NO_SUCH", raising=False)
     server = {"url": "http://h/mcp", "headers": {"Authorization": "Bearer ${HUD_NO_SUCH}"}}
     said = refused(v4(server=server), capsys, tmp_path)
-    assert "mcp_config.context.headers.Authorization: the environment variable HUD_NO_SUCH is not set" in said
+    assert "mcp_config.world.headers.Authorization: the environment variable HUD_NO_SUCH is not set" in said
     server["headers"]["Authorization"] = "Bearer ${HUD_NO_SUCH:nobody}"
     write_jsonl(tmp_path / "t.jsonl", [v4(server=server)])
     assert main(["tasks", "check", str(tmp_path / "t.jsonl")]) == 0

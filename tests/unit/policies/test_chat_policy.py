@@ -17,7 +17,7 @@ from tests.support.collect_helpers import collected, single
 from tests.support.fake_clock import LIMIT_S, time_passes
 from tests.support.model_server import chat_reply
 from tests.support.raw_server import Deed, WireRequest, completion, http, serving, wire
-from windrow.policies.base import complete
+from windrow.policies.calls import complete
 from windrow.policies.chat import ChatPolicy
 from windrow.policies.endpoint import PING
 

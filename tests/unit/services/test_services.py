@@ -43,7 +43,7 @@ def resolved(path: Path, tree: dict[str, Any], **options: Any) -> ResolvedRun:
         ({"model": {"url": "localhost:8000"}}, "services.model.url: expected a URL such as"),
         (
             {"model": {"command": "x"}, "world": {"command": "x", "needs": ["modle"]}},
-            r"services.context: it needs 'modle', which is no service; did you mean 'model'\?",
+            r"services.world: it needs 'modle', which is no service; did you mean 'model'\?",
         ),
         (
             {"a": {"command": "x ${service.b.url}"}, "b": {"command": "x", "needs": ["a"]}},

@@ -30,8 +30,8 @@ from windrow import Rollout, rescore
 from windrow.cli.collect_report import closing
 from windrow.cli.main import main
 from windrow.cli.stats import text
-from windrow.collecting.api import run_collection
 from windrow.collecting.merge import merge
+from windrow.collecting.running import run_collection
 from windrow.engine.control import Control
 from windrow.envs.problem import Problem
 from windrow.grading.rescoring.generations import use_generation

@@ -13,7 +13,7 @@ import pytest
 from tests.support.fake_disks import FullDisk
 from tests.support.image_env import blobs_of, picture, seen
 from tests.support.run_builders import collect, contents, open_run, rows
-from windrow.collecting.api import run_collection
+from windrow.collecting.running import run_collection
 from windrow.errors import PolicyError, StoreError
 from windrow.exports.tokens.verify import verify_run
 from windrow.policies.base import Request

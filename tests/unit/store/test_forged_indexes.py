@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.model_server import write_jsonl
 from tests.support.run_builders import collect, open_run, rows
-from windrow.collecting.collection import open_collection
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.engine.components import Overrides

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.fake_disks import FullDisk, QuickDisk, SickDisk
 from tests.support.run_builders import attempts, collect, contents, open_run, write_run
+from windrow.collecting.running import run_collection
 from windrow.errors import StoreError, UsageError
 from windrow.store.manifest import read_manifest
 from windrow.store.reader import load
@@ -182,10 +183,8 @@ async def test_a_failed_fsync_stops_the_run(tmp_path: Path) -> None:
     async def on_commit(rollout: object) -> None:
         committed.append(rollout)
 
-    from windrow.engine.control import Control
-
     with pytest.raises(StoreError, match="fsync"):
-        await collection.run(Control(), on_commit)
+        await run_collection(collection, on_commit=on_commit)
     collection.close()
     assert committed == []
     assert len(attempts(run)) == 3

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.model_server import write_jsonl
 from tests.support.task_loading import refusal
-from windrow.collecting.collection import open_collection
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.engine.components import Overrides
@@ -55,10 +55,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(rows.name)
         return whole_scan(rows, **options)
 
-    from windrow.collecting import rows as intake
+    from windrow.collecting import rows as rows_module
 
-    whole_scan = intake.scan
-    monkeypatch.setattr(intake, "scan", scan)
+    whole_scan = rows_module.scan
+    monkeypatch.setattr(rows_module, "scan", scan)
     return made
 
 
@@ -82,7 +82,7 @@ def opened(folder: Path, **options: Any) -> dict[str, Any]:
             "grading": found.grading,
             "notes": found.notes,
             "behaviour": found.behaviour,
-            "called": (found.matches, found.called),
+            "called": (found.matches, found.agent_names),
             "warnings": collection.warnings,
         }
     finally:

@@ -25,8 +25,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.support.fake_disks import CrashDisk
 from tests.support.run_builders import folder_in_memory, open_run
 from tests.support.store_model import REDOS, Call, Key, Line, Model, Redo, Verdict
-from windrow.collecting.api import run_collection
 from windrow.collecting.collection import Collection, Summary
+from windrow.collecting.running import run_collection
 from windrow.errors import StoreError
 from windrow.store.reader import load
 

@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.model_server import write_jsonl
-from windrow.collecting.collection import Collection, open_collection
+from windrow.collecting.collection import Collection
+from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import resolve
 from windrow.config import PolicyConfig, RunConfig, load_config
-from windrow.engine.components import Overrides, WorkerSpec
+from windrow.engine.components import Overrides
 from windrow.errors import UsageError
 from windrow.store import locks
 from windrow.store.lock import Lock
@@ -43,6 +44,7 @@ from windrow.workers.messages import (
 )
 from windrow.workers.pool import divided, shares_of
 from windrow.workers.process import BEGIN
+from windrow.workers.spec import WorkerSpec
 
 HOLD = """
 import sys
@@ -100,7 +102,7 @@ async def started_worker(collection: Collection, *, wants_rollouts: bool) -> Asy
         )
     channel = await open_channel(ours, Report)
     start = Start(
-        spec=collection.resolved.spec,
+        spec=collection.resolved.worker_spec,
         run=str(collection.path),
         writer="w0",
         lock=True,

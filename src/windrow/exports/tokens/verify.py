@@ -22,7 +22,7 @@ from windrow.store.blobs import FOLDER, read_blob
 from windrow.store.reader import RunReader
 from windrow.store.task_file import TASKS, read_tasks
 from windrow.util.blobs import blobs_in
-from windrow.util.hash_index import Repeats
+from windrow.util.hash_index import DuplicateFinder
 from windrow.util.token_contexts import ID_BYTES, BrokenContext, context_ids
 
 Level = Literal["fatal", "warning"]
@@ -107,7 +107,7 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> TokenCheck:
     """Look at every line of a run; nothing is changed."""
     tally = _Tally()
     attempts = exact = trained = 0
-    names = Repeats()
+    names = DuplicateFinder()
     with RunReader(path) as reader:
         tasks = _known_tasks(reader.path)
         for _, rollout in reader.lines(decode_rollout):
@@ -274,9 +274,9 @@ def _first_of_each(problems: Iterable[Problem]) -> list[Problem]:
     return list({problem.check: problem for problem in reversed(list(problems))}.values())[::-1]
 
 
-def _count_duplicates(reader: RunReader, names: Repeats, tally: _Tally) -> None:
+def _count_duplicates(reader: RunReader, names: DuplicateFinder, tally: _Tally) -> None:
     """Lines are counted that say an (id, attempt) again; the log is read twice only where there seem to be some."""
-    twice = names.found()
+    twice = names.duplicates()
     if not twice:
         return
     seen: set[tuple[str, int]] = set()

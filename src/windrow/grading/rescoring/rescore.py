@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from windrow.config import services_at
-from windrow.engine.components import scorer_models
 from windrow.engine.control import Control
 from windrow.engine.stop_conditions import StopConditions
 from windrow.errors import UsageError, WindrowError
@@ -22,6 +21,7 @@ from windrow.grading.rescoring.resume import start
 from windrow.grading.rescoring.scorers import loaded_again, scorers_again
 from windrow.grading.rescoring.selection import Selection, count_slots
 from windrow.grading.run_scorers import grading_of
+from windrow.grading.scorer_models import scorer_models
 from windrow.services.plan import given_addresses
 from windrow.stats.metrics import measure_run, write_metrics
 from windrow.store.judgements import Judgements
@@ -137,7 +137,7 @@ class Rescoring:
             on_progress(progress)
         stop_conditions = StopConditions(control, budget=self.loaded.run.budget, max_failure_rate=None)
         judges = self._judges()
-        judges.on_usage = stop_conditions.paid
+        judges.on_usage = stop_conditions.add_usage
         stop_conditions.start()
         try:
             with control.cancellable():

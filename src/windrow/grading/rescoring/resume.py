@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windrow.engine.context import AnyScorer
+from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.rescoring.generations import decode_grading_head, known_generation
 from windrow.records import AttemptId
@@ -15,7 +15,7 @@ from windrow.store.manifest import Fingerprint, Manifest, Rescore, next_generati
 from windrow.store.reader import RunReader
 from windrow.store.run_directory import RunDirectory
 from windrow.store.segments import segments, whole_sizes
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class Start(NamedTuple):
@@ -79,7 +79,7 @@ class Done:
     """What a rescore has judged before it was cut short."""
 
     def __init__(self, reader: RunReader, mark: Rescore) -> None:
-        self._index = Index("I")
+        self._index = HashIndex("I")
         for place, head in reader.lines(decode_grading_head, name="scores"):
             if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
                 continue

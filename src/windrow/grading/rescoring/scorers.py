@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from windrow.config import LoadedConfig, ScorerConfig, load_config
-from windrow.engine.components import ENV_SCORER, made_scorer
-from windrow.engine.context import AnyScorer
 from windrow.envs import Env, find_env
 from windrow.envs.base import BaseEnv
+from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.run_scorers import each_once
+from windrow.grading.scorers import ENV_SCORER, configured_scorer
 from windrow.grading.user_functions import scorer_of
 from windrow.store.manifest import Manifest
 
@@ -39,7 +39,7 @@ def scorers_again(
     entries = {entry["name"]: entry for entry in of.get("scorers") or ()}
     envs = {name: entry.get("env") or of.get("env") for name, entry in entries.items()}
     # a scorer that the run has stays that one
-    components = [made_scorer(config, envs.get(config.name), own) for config in named] if anew else []
+    components = [configured_scorer(config, envs.get(config.name), own) for config in named] if anew else []
     for name, entry in entries.items():
         if not anew or (name == ENV_SCORER and all(scorer.name != ENV_SCORER for scorer in components)):
             brought = (_where_played(config, loaded) for config in own.scorers(loaded.run.env.settings))
@@ -68,11 +68,11 @@ def _again(
     weight, settings = entry.get("weight", 1.0), entry.get("settings") or {}
     for config in configured:
         if config.name == entry["name"] and config.weight == weight:
-            scorer = made_scorer(config, env, own)
+            scorer = configured_scorer(config, env, own)
             if getattr(scorer, "identity", dict)(config.settings) == settings:
                 return scorer
     try:
-        return made_scorer(ScorerConfig(name=entry["name"], weight=weight, settings=settings), env, own)
+        return configured_scorer(ScorerConfig(name=entry["name"], weight=weight, settings=settings), env, own)
     except UsageError as problem:
         raise UsageError(
             f"{problem}\nThe run is graded by it: name its scorers with --scorer, or in Python windrow.rescore(run, scorers=[…])"

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import msgspec
 
-from windrow.engine.context import AnyScorer, GroupScorer
+from windrow.envs.scoring import AnyScorer, GroupScorer
 from windrow.grading.groups import least_members
 from windrow.grading.rescoring.progress import RescoreProgress
 from windrow.grading.rescoring.resume import Done, Start

@@ -16,7 +16,7 @@ import msgspec
 
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import EndpointError, EnvError, InfraError, WindrowError
-from windrow.policies.base import pause_s
+from windrow.policies.calls import pause_s
 from windrow.policies.endpoint_failures import NotConnected
 from windrow.policies.lazy_aiohttp import aiohttp
 from windrow.records import Json

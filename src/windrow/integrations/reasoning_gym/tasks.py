@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from windrow.config import ScorerConfig, nearest
-from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
 from windrow.envs.base import Observation
 from windrow.envs.problem import Problem
+from windrow.envs.scoring import Verdict
 from windrow.errors import ScorerError, UsageError
 from windrow.grading.base import BaseScorer
 from windrow.grading.verdict_processes import Processes

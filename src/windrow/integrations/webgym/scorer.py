@@ -17,8 +17,8 @@ from typing import Annotated
 import msgspec
 
 from windrow.config import PolicyConfig
-from windrow.engine.context import Verdict
 from windrow.envs import Episode, ScoreContext
+from windrow.envs.scoring import Verdict
 from windrow.envs.web.prompt import page_in
 from windrow.errors import ScorerError
 from windrow.grading.judge_panel import JUDGE, JudgingScorer, read_settings, together

@@ -6,15 +6,15 @@ native tools are sent. The reply's content stays exactly as it was sampled; the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 
 import msgspec
 
 from windrow.errors import UsageError
-from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.base import Completion, Policy, PolicyNeeds, Request, open_policy
 from windrow.policies.toolcalls import FORMATS, chosen_format, needs_examples
 from windrow.policies.toolcalls.conversation import Conversation, spoken
-from windrow.records import Capture, Json
+from windrow.records import Json
 
 VERSION = 1  # of what the formats say and read: a change of it is a change of behaviour
 
@@ -41,35 +41,12 @@ class TextToolPolicy(Policy):
     def identity(self) -> dict[str, Json]:
         return {**self._policy.identity(), **self._identity}
 
-    async def open(self) -> None:
-        await self._policy.open()
+    async def open(self, needs: PolicyNeeds | None = None) -> None:
+        await super().open(needs)
+        await open_policy(self._policy, self.needs)
 
     async def close(self) -> None:
         await self._policy.close()
-
-    @property
-    def notify(self) -> Callable[[str], None]:
-        return self._policy.notify
-
-    @notify.setter
-    def notify(self, tell: Callable[[str], None]) -> None:
-        self._policy.notify = tell
-
-    @property
-    def wanted_capture(self) -> Capture:
-        return self._policy.wanted_capture
-
-    @wanted_capture.setter
-    def wanted_capture(self, level: Capture) -> None:
-        self._policy.wanted_capture = level
-
-    @property
-    def wanted_top_logprobs(self) -> int:
-        return self._policy.wanted_top_logprobs
-
-    @wanted_top_logprobs.setter
-    def wanted_top_logprobs(self, k: int) -> None:
-        self._policy.wanted_top_logprobs = k
 
     def hold(self, request: Request) -> Awaitable[None] | None:
         return self._policy.hold(request)
@@ -93,13 +70,13 @@ class TextToolPolicy(Policy):
     def _conversation(self, request: Request) -> Conversation:
         """The conversation that the request belongs to."""
         route = request.route
-        known: Conversation | None = route.conversation if route is not None else None
-        if known is not None and known.tools is request.tools:
-            return known
-        made = Conversation(request.tools, self._format, shows_examples=needs_examples(self.model))
+        current: Conversation | None = route.conversation if route is not None else None
+        if current is not None and current.tools is request.tools:
+            return current
+        conversation = Conversation(request.tools, self._format, shows_examples=needs_examples(self.model))
         if route is not None:
-            route.conversation = made
-        return made
+            route.conversation = conversation
+        return conversation
 
 
 def with_tool_calls(policy: Policy, setting: str) -> Policy:
@@ -118,7 +95,7 @@ def with_tool_calls(policy: Policy, setting: str) -> Policy:
         return policy
     if setting != "auto":
         return TextToolPolicy(policy, setting)
-    found = "native" if policy.name == "scripted" else chosen_format(policy.model)
-    if found == "native" and not policy.reads_tool_calls:
+    format_name = "native" if policy.name == "scripted" else chosen_format(policy.model)
+    if format_name == "native" and not policy.reads_tool_calls:
         return TextToolPolicy(policy, "hermes")
-    return policy if found == "native" else TextToolPolicy(policy, found, identified=False)
+    return policy if format_name == "native" else TextToolPolicy(policy, format_name, identified=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from windrow.errors import StoreError
 from windrow.store.blobs import FOLDER, is_blob_name, path_of, read_blob
-from windrow.store.run_directory import make_folder
 from windrow.util.disk import Disk
 
 
@@ -24,7 +23,7 @@ def copy_blobs(
         except StoreError as problem:
             warn(f"left out: {problem}")
             continue
-        make_folder(target.parent, disk)
+        disk.make_directory(target.parent)
         disk.replace(target, data)
         on_copied()
 

@@ -17,7 +17,7 @@ from windrow.store.merging.conflicts import Conflict, decode_conflict
 from windrow.store.merging.inputs import Files, Input, InputLine, Segment, lines_of
 from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, ByteRange, Versions, hashed
 from windrow.store.task_file import decode_known
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 NONE = 2**64 - 1
 MOST = 2**32 - 1
@@ -78,14 +78,13 @@ class Scan:
         self._read = read
         self._verdicts = verdicts
         self._runs = 0
-        self._attempts = Index("I")  # by run and attempt: the number of the version that counts in that run
-        self._bases = array(
-            "Q"
-        )  # the attempts that each verdict is about, as version numbers, verdict after verdict
+        # By run and attempt: the number of the version that counts in that run.
+        self._attempts = HashIndex("I")
+        # The attempts that each verdict is about, as version numbers, verdict after verdict.
+        self._bases = array("Q")
         self._starts = array("Q")  # by verdict: the index in `_bases` at which its attempts begin
-        self._strangers: dict[
-            int, list[AttemptId]
-        ] = {}  # by verdict: the attempts it is about that its run lacks
+        # By verdict: the attempts it is about that its run lacks.
+        self._strangers: dict[int, list[AttemptId]] = {}
         self._scorers = {
             (generation.hash, generation.generation): {
                 entry["name"]: position for position, entry in enumerate(generation.of.get("scorers") or ())

@@ -21,7 +21,7 @@ from windrow.store.merging.inputs import Files, Input, Segment
 from windrow.store.merging.manifests import joined, missing_ranks, notes
 from windrow.store.merging.writing import MOST_EXAMPLES, WRITE_BYTES, Writer
 from windrow.store.run_directory import RunDirectory
-from windrow.util.directory_swap import Swap, is_unfinished
+from windrow.util.directory_swap import DirectorySwap, is_unfinished
 from windrow.util.disk import Disk
 
 
@@ -133,7 +133,7 @@ class _Merge:
         self._scan = Scan(Files(), self._manifest, self._on_read, verdicts=verdicts)
 
     def run(self) -> MergeResult:
-        swap = Swap(self._path, self._disk)
+        swap = DirectorySwap(self._path, self._disk)
         try:
             for input in self._inputs:
                 self._scan.take(input)
