@@ -34,11 +34,11 @@ def conversations(rollout: Rollout) -> list[Conversation]:
                 del open_paths[max(continued, key=len)]
             open_paths[(*read, turn.writes)] = None
     untrained = {turn.writes for turn in rollout.turns if turn.role == "agent"}
-    conversations_: list[Conversation] = []
+    parts: list[Conversation] = []
     for path in open_paths:
-        conversations_.append(Conversation(path, frozenset(path) & untrained))
-        untrained -= conversations_[-1].sampled
-    return conversations_
+        parts.append(Conversation(path, frozenset(path) & untrained))
+        untrained -= parts[-1].sampled
+    return parts
 
 
 def _check(turn: Turn, count: int) -> None:

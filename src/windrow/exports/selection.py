@@ -45,8 +45,8 @@ class Selection:
                 if self._takes(rollout):
                     yield Example(rollout)
             return
-        for _, rewards_by_group in groupby(rollouts, key=lambda rollout: rollout.task.index):
-            task = list(rewards_by_group)
+        for _, of_one_task in groupby(rollouts, key=lambda rollout: rollout.task.index):
+            task = list(of_one_task)
             rewards = _rewards(task)
             chosen = [rollout for rollout in task if self._takes(rollout)]
             for rollout in self._best(chosen) if self._best_of_group else chosen:

@@ -31,13 +31,13 @@ class Sft(Exporter):
 
     def rows(self, example: Example) -> list[dict[str, Json]]:
         rollout = example.rollout
-        rows_of = conversations(rollout)
-        if not rows_of:
+        all_conversations = conversations(rollout)
+        if not all_conversations:
             raise Unfit(NOTHING_SAID)
         if self._openai and any(message.reasoning for message in rollout.messages):
             self.notes["rollouts without their reasoning, for which the form openai has no place"] += 1
         make = self._openai_row if self._openai else self._hf_row
-        return [make(rollout, conversation, number) for number, conversation in enumerate(rows_of)]
+        return [make(rollout, conversation, number) for number, conversation in enumerate(all_conversations)]
 
     def _openai_row(self, rollout: Rollout, conversation: Conversation, _: int) -> dict[str, Json]:
         messages = []

@@ -55,16 +55,16 @@ def forks(rollout: Rollout, forest: Forest) -> list[Fork]:
 
 def _predecessors(forest: Forest, count: int) -> dict[int, int]:
     """For each turn that reads a reply, the turn that gave the last one it reads."""
-    parents: dict[int, int] = {}
+    predecessors: dict[int, int] = {}
     writers: dict[int, int] = {}
     for number in forest.numbers:
         turn = forest.turns[number]
         read = next((writers[index] for index in reversed(_read(turn, count)) if index in writers), None)
         if read is not None:
-            parents[number] = read
+            predecessors[number] = read
         if turn.writes is not None:
             writers[turn.writes] = number
-    return parents
+    return predecessors
 
 
 def _goes_on_from(forest: Forest, number: int, before: int) -> bool:

@@ -78,16 +78,13 @@ class Scan:
         self._read = read
         self._verdicts = verdicts
         self._runs = 0
-        self._attempts = HashIndex(
-            "I"
-        )  # by run and attempt: the number of the version that counts in that run
-        self._bases = array(
-            "Q"
-        )  # the attempts that each verdict is about, as version numbers, verdict after verdict
+        # By run and attempt: the number of the version that counts in that run.
+        self._attempts = HashIndex("I")
+        # The attempts that each verdict is about, as version numbers, verdict after verdict.
+        self._bases = array("Q")
         self._starts = array("Q")  # by verdict: the index in `_bases` at which its attempts begin
-        self._strangers: dict[
-            int, list[AttemptId]
-        ] = {}  # by verdict: the attempts it is about that its run lacks
+        # By verdict: the attempts it is about that its run lacks.
+        self._strangers: dict[int, list[AttemptId]] = {}
         self._scorers = {
             (generation.hash, generation.generation): {
                 entry["name"]: position for position, entry in enumerate(generation.of.get("scorers") or ())
