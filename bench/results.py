@@ -18,7 +18,7 @@ from pathlib import Path
 from harness import HERE, Race, Side
 
 LOAD_AT_START = os.getloadavg()[0]
-LIBRARIES = ("windrow", "aiohttp", "msgspec", "uvloop")
+LIBRARIES = ("windrow-rl", "aiohttp", "msgspec", "uvloop")
 PREFACE = """\
 # Results
 

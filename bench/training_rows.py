@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from windrow.engine.token_deltas import Continuing
+from windrow.engine.token_deltas import TokenDeltas
 from windrow.exports.tokens.sequences import training_sequences
 from windrow.records import (
     PolicyRecord,
@@ -56,7 +56,7 @@ class Row:
 def rollout_of(turns: int, first: int, new: int, sampled: int, *, drift: bool = False) -> Rollout:
     """One conversation; with `drift`, every prompt has another id where the reply before it ended."""
     draw = random.Random(0)
-    continuing = Continuing()
+    token_deltas = TokenDeltas()
     kept: list[Turn] = []
     context: list[int] = []
     for number in range(turns):
@@ -64,12 +64,12 @@ def rollout_of(turns: int, first: int, new: int, sampled: int, *, drift: bool = 
             context[-1] += 100_000
         prompt = [*context, *(draw.randrange(100_000) for _ in range(new if number else first))]
         output = [draw.randrange(100_000) for _ in range(sampled)]
-        kept.append(_turn(continuing, prompt, output, number))
+        kept.append(_turn(token_deltas, prompt, output, number))
         context = prompt + output
     return _rollout(tuple(kept))
 
 
-def _turn(continuing: Continuing, prompt: list[int], output: list[int], number: int) -> Turn:
+def _turn(token_deltas: TokenDeltas, prompt: list[int], output: list[int], number: int) -> Turn:
     whole = struct.pack(f"<{len(prompt)}i", *prompt)
     tokens = Tokens(
         prefix=0,
@@ -82,7 +82,7 @@ def _turn(continuing: Continuing, prompt: list[int], output: list[int], number: 
         role="agent",
         reads=((0, 2 * number + 1),),
         writes=2 * number + 1,
-        tokens=continuing.stored(whole, tokens, number),
+        tokens=token_deltas.stored(whole, tokens, number),
         finish="stop",
         usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(output)),
         versions=((0, "1"),),

@@ -48,8 +48,7 @@ def stub() -> Iterator[Callable[..., ModelServer]]:
 @pytest.fixture
 def indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is indexed, however short, and segments after every commit."""
-    from windrow.store import index_files as derived
-    from windrow.store import resume_index
+    from windrow.store import index_files, resume_index
 
-    monkeypatch.setattr(derived, "MIN_BYTES", 0)
+    monkeypatch.setattr(index_files, "MIN_BYTES", 0)
     monkeypatch.setattr(resume_index, "MIN_GROWTH_BYTES", 0)

@@ -70,7 +70,7 @@ def said(side: str, flags: list[str]) -> Found:
             run_measured([sys.executable, str(HERE / "web.py"), "--side", side, *flags], out=out)
         except Failed as failure:
             if "playwright" in str(failure) and "No module" in str(failure):
-                raise Skipped("Playwright is not there (`pip install 'windrow[web]'`)") from None
+                raise Skipped("Playwright is not there (`pip install 'windrow-rl[web]'`)") from None
             raise
         out.seek(0)
         found: Found = json.loads(out.read())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from windrow.registry import Integration, add_source
 from windrow.version import __version__ as __version__
 
 _HOMES = {
@@ -37,7 +38,7 @@ _HOMES = {
     "collect": "windrow.collecting.api",
     "export": "windrow.exports.run",
     "load": "windrow.store.reader",
-    "merge": "windrow.store.merging",
+    "merge": "windrow.collecting.merge",
     "rescore": "windrow.grading.rescoring",
     "run_examples": "windrow.collecting.api",
     "tool": "windrow.tools",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from windrow.agents import Agent as Agent
     from windrow.collecting.api import collect as collect
     from windrow.collecting.api import run_examples as run_examples
+    from windrow.collecting.merge import merge as merge
     from windrow.envs import Env as Env
     from windrow.envs import Match as Match
     from windrow.envs import Observation as Observation
@@ -66,7 +68,6 @@ if TYPE_CHECKING:
     from windrow.records import RolloutGroup as RolloutGroup
     from windrow.records import Score as Score
     from windrow.records import Task as Task
-    from windrow.store.merging import merge as merge
     from windrow.store.reader import load as load
     from windrow.tools import Tool as Tool
     from windrow.tools import ToolStop as ToolStop
@@ -77,3 +78,12 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'windrow' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def _bundled_integrations() -> tuple[Integration, ...]:
+    from windrow.integrations import BUNDLED
+
+    return BUNDLED
+
+
+add_source(_bundled_integrations)

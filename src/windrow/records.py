@@ -394,15 +394,15 @@ class Grading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _tool_use(turns: Iterable[Turn]) -> dict[str, ToolUse]:
-    found: dict[str, ToolUse] = {}
+    use_by_tool: dict[str, ToolUse] = {}
     for call in (call for turn in turns for call in turn.tool_calls):
-        before = found.get(call.name, ToolUse())
-        found[call.name] = ToolUse(
+        before = use_by_tool.get(call.name, ToolUse())
+        use_by_tool[call.name] = ToolUse(
             calls=before.calls + 1,
             failures=before.failures + call.failed,
             seconds=before.seconds + call.seconds,
         )
-    return found
+    return use_by_tool
 
 
 def is_done(status: str, reason: str | None) -> bool:

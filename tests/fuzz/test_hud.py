@@ -11,7 +11,7 @@ from tests.fuzz.mutations import fuzz, reshaped
 from tests.support.hud_rows import V5, V6, v4
 from windrow.integrations.hud.env import Hud
 from windrow.integrations.hud.rows import generation_of, key_of, owns_env, split_row
-from windrow.tasks.row_formats import form_of, own_env, usual_env
+from windrow.tasks.row_formats import format_of, own_env, usual_env
 
 WHOLE = v4(
     "log",
@@ -33,7 +33,7 @@ TEXTS = {
 def test_a_row_of_any_shape_is_a_task_or_is_refused_in_words(row: Any) -> None:
     if not isinstance(row, dict) or generation_of(row) is None:
         return
-    assert form_of(row) is not None
+    assert format_of(row) is not None
     assert own_env(row) is None or not owns_env(row)
     usual_env(row)
     try:

@@ -21,7 +21,7 @@ from windrow.cli.collect_report import key_lines
 from windrow.cli.stats import text
 from windrow.records import Rollout, encode
 from windrow.stats.cache import CACHE
-from windrow.stats.metrics import measure, survey, unchanged_metrics, write_metrics
+from windrow.stats.metrics import measure, measure_run, unchanged_metrics, write_metrics
 from windrow.stats.summary import summarise
 from windrow.store.reader import load
 from windrow.store.where import parse_where
@@ -108,7 +108,7 @@ def measured(whole: Whole) -> Whole:
     """A run with metrics, and what stands in its cache."""
     path = whole.path / "measured"
     shutil.copytree(whole.path / "run", path)
-    write_metrics(path, survey(path))
+    write_metrics(path, measure_run(path))
     return Whole(path, {CACHE: (path / CACHE).read_bytes()})
 
 

@@ -21,9 +21,9 @@ from tests.support.run_builders import (
     write_lines,
     write_run,
 )
+from windrow.collecting.merge import merge
 from windrow.identity import rollout_id
-from windrow.store.judgements import Said
-from windrow.store.merging import merge
+from windrow.store.judgements import JudgeReply
 from windrow.store.task_file import TaskLine
 
 LOGS = ("rollouts.jsonl", "scores.jsonl", "tasks.jsonl", "judgements.jsonl", "conflicts.jsonl")
@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
         other = write_run(folder / "other", [lost], [make_grading(lost, 0.5)])
         first = write_run(folder / "first", [one, *seats], [make_grading(one, 0.0), make_grading(one, 1.0)])
         for run, reply in ((first, "yes"), (other, "no")):
-            write_lines(run / "judgements.jsonl", [Said(key="k", reply=reply)])
+            write_lines(run / "judgements.jsonl", [JudgeReply(key="k", reply=reply)])
         task = TaskLine(
             key="t",
             digest="d",

@@ -17,11 +17,12 @@ from tests.fuzz.mutations import fuzz, mutated_bytes, mutated_json, taken_or_ref
 from tests.support.collect_helpers import answering
 from tests.support.nemo_gym_files import half_finished, inputs, write
 from tests.support.run_builders import folder_in_memory
-from windrow.collecting.importing import Imported, import_run, written_by_nemo_gym
+from windrow.collecting.importing import Imported, import_run
 from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.engine.components import Overrides
 from windrow.errors import ExportError
+from windrow.integrations.nemo_gym.importer import open_files
 from windrow.util.event_loop import run_loop
 
 DONE, FAILED = half_finished()
@@ -39,10 +40,10 @@ def imported(folder: Path) -> Imported | None:
     shutil.rmtree(folder / "run", ignore_errors=True)
 
     def work() -> Imported:
-        written = written_by_nemo_gym(str(folder / "gym.jsonl"))
-        options = {"tasks": str(written.inputs), "out": str(folder / "run"), "samples": 2}
+        importer = open_files(str(folder / "gym.jsonl"))
+        options = {"tasks": str(importer.inputs), "out": str(folder / "run"), "samples": 2}
         return run_loop(
-            import_run(resolve(load_config((), options), Overrides(policy=answering("x"))), written)
+            import_run(resolve(load_config((), options), Overrides(policy=answering("x"))), importer)
         )
 
     return taken_or_refused(work)

@@ -12,10 +12,11 @@ from tests.support.nemo_gym_servers import answer, call, message, result, row, s
 from windrow import Message, Task
 from windrow.agents import Played
 from windrow.config.yamltext import NotYaml, yaml_value
-from windrow.engine.external_episode import record
+from windrow.engine.external_episode import record_external_episode
+from windrow.engine.record_building import build_rollout
 from windrow.engine.recorder import Recorder
-from windrow.integrations.nemo_gym.answers import played_of
 from windrow.integrations.nemo_gym.client import configured_servers, decoded, listed_servers
+from windrow.integrations.nemo_gym.episodes import played_of
 from windrow.integrations.nemo_gym.results import STATE
 from windrow.records import PolicyRecord, Rollout, decode_rollout, encode
 from windrow.tasks.plan import Slot
@@ -43,8 +44,8 @@ def recorded(played: Played) -> Rollout:
     policy = PolicyRecord(model="remote", sampling={}, fingerprint="")
     recorder = Recorder(slot, env="nemo-gym", agent="math", policy=policy, capture="tokens")
     recorder.add(OPENING, "task")
-    record(recorder, played)
-    return recorder.rollout()
+    record_external_episode(recorder, played)
+    return build_rollout(recorder)
 
 
 @fuzz(200)

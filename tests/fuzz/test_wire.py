@@ -151,8 +151,8 @@ def test_what_is_told_of_tokens_is_kept_whole_or_refused(
     if found is None or found.tokens is None:
         return
     count = len(found.tokens.logprobs or b"") // 4
-    if asked.given is not None:
-        assert count == len(asked.given.output)
+    if asked.forced is not None:
+        assert count == len(asked.forced.output)
     top = shown_top(found.tokens.top)
     if top is not None:
         assert len(top["logprobs"]) == len(top["ids" if "ids" in top else "texts"]) == count

@@ -1,4 +1,4 @@
-"""The real command, run as a process in a directory of its own.
+"""The real command in a directory of its own: as a process, or in the process of the test where that is enough.
 
     project.tasks([{"prompt": "2 + 2?", "answer": "4"}])
     done = project.collect("-k", "4")
@@ -9,17 +9,21 @@ Nothing here knows how the command works inside: arguments in; exit code, output
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from unittest.mock import patch
 
 import windrow
 from tests.support.model_server import ModelServer, write_jsonl
+from windrow.cli.main import main
 
 PATIENCE_S = 240.0  # before a test is given up as hanging; nothing is measured with it
 
@@ -106,10 +110,7 @@ class Project:
 
     def start_collect(self, *flags: str, tasks: str = "tasks.jsonl", **options: Any) -> Running:
         """`collect` against the project's server; a flag given here wins over the usual ones."""
-        assert self.server is not None
-        usual = ["--model", "stub", "--base-url", self.server.url, "--out", "run", "--concurrency", "8"]
-        usual += ["--set", "policy.backoff_s=0.01"]
-        return self.start("collect", tasks, *usual, *flags, **options)
+        return self.start(*self._collect_arguments(flags, tasks), **options)
 
     def collect(self, *flags: str, **options: Any) -> Outcome:
         return self.start_collect(*flags, **options).wait()
@@ -124,6 +125,46 @@ class Project:
     def close(self) -> None:
         for running in self._started:
             running.stop()
+
+    def _collect_arguments(self, flags: Iterable[str], tasks: str) -> list[str]:
+        assert self.server is not None
+        usual = ["--model", "stub", "--base-url", self.server.url, "--out", "run", "--concurrency", "8"]
+        return ["collect", tasks, *usual, "--set", "policy.backoff_s=0.01", *flags]
+
+
+class InProcessProject(Project):
+    """A project whose commands run in the process of the test, which saves the start of an interpreter each.
+
+    It is for promises about what a command does and says. One about processes, signals, locks or standard input needs
+    `Project`; `start` and options for the process (`stdin`, `variables`) give a process here too.
+    """
+
+    def windrow(self, *arguments: str, **options: Any) -> Outcome:
+        if options:
+            return super().windrow(*arguments, **options)
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        path, modules = list(sys.path), set(sys.modules)
+        with ExitStack() as stack:
+            stack.enter_context(chdir(self.path))
+            stack.enter_context(patch.dict(os.environ, _environment(), clear=True))
+            stack.enter_context(redirect_stdout(out))
+            stack.enter_context(redirect_stderr(err))
+            try:
+                code = main(arguments)
+            finally:
+                sys.path[:] = path
+                self._forget_modules(set(sys.modules) - modules)
+        return Outcome(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+
+    def collect(self, *flags: str, tasks: str = "tasks.jsonl", **options: Any) -> Outcome:
+        return self.windrow(*self._collect_arguments(flags, tasks), **options)
+
+    def _forget_modules(self, imported: set[str]) -> None:
+        """The next command reads the project's own modules anew, as a new process would."""
+        for name in imported:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(self.path):
+                del sys.modules[name]
 
 
 def prompt_of(body: dict[str, Any]) -> str:

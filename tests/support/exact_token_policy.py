@@ -11,7 +11,7 @@ import msgspec
 
 from windrow import Completion, Policy, Request
 from windrow.policies.capture import packed
-from windrow.policies.top_logprobs import Likely, with_top
+from windrow.policies.top_logprobs import TopToken, with_top
 from windrow.records import Message, Tokens, Turn, Usage
 
 START, END = 1, 2  # of a message; the policy samples END itself
@@ -75,7 +75,8 @@ class Likelies(ExactPolicy):
     async def complete(self, request: Request) -> Completion:
         completion = await super().complete(request)
         places = [
-            [Likely(number + n, -0.5 - n) for n in range(request.top_logprobs)] for number in self.outputs[-1]
+            [TopToken(number + n, -0.5 - n) for n in range(request.top_logprobs)]
+            for number in self.outputs[-1]
         ]
         tokens = with_top(completion.tokens, request.top_logprobs, places)
         return msgspec.structs.replace(completion, tokens=tokens)

@@ -10,7 +10,7 @@ from typing import Any
 import windrow
 from tests.support.exact_token_policy import make_turn, tokens
 from tests.support.run_builders import make_rollout
-from windrow.engine.token_deltas import Continuing
+from windrow.engine.token_deltas import TokenDeltas
 from windrow.records import Message, RecordedScore, Rollout, Turn
 
 
@@ -43,11 +43,11 @@ def sampled(
     name: str, calls: Sequence[tuple[Sequence[int], Sequence[int]]] = (((1, 2), (3, 4)),), **changes: Any
 ) -> Rollout:
     """A rollout of these prompts and outputs, exact, each token with a logprob of its own."""
-    continuing = Continuing()
+    token_deltas = TokenDeltas()
     turns: list[Turn] = []
     for number, (prompt, output) in enumerate(calls):
         logprobs = [-(number + 1) - place / 8 for place in range(len(output))]
         whole = tokens(prompt, output, logprobs=logprobs)
-        kept = continuing.stored(whole.prompt_new, whole, number)
+        kept = token_deltas.stored(whole.prompt_new, whole, number)
         turns.append(make_turn(kept, reads=((0, 1),), writes=1))
     return said(name, **{"turns": tuple(turns), "capture": "tokens", **changes})

@@ -1,4 +1,4 @@
-"""A tracker's module that only takes notes, and fails where it is told to."""
+"""A tracker module that records every call and fails where a test asks for it."""
 
 from __future__ import annotations
 

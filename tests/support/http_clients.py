@@ -1,4 +1,4 @@
-"""A client, and servers that answer it with bytes as they are told."""
+"""An HTTP client, and servers that answer it with the bytes a test gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment that shows pictures, and pictures to show: each is of its own bytes, by task, sample and place."""
+"""An environment that shows pictures, and pictures to show: its bytes depend on task, sample and position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose replies are judged by a scripted server, and what is found in their records."""
+"""Runs whose replies are judged by a scripted server, and readers of their records."""
 
 from __future__ import annotations
 

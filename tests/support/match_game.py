@@ -1,4 +1,4 @@
-"""A game for the tests: every message names its episode, seat and round, so that whatever is mixed up shows."""
+"""A game for the tests: every message names its episode, seat and round, so that a mix-up shows."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ class Gym:
             assert request.transport is not None
             if said is CUT:
                 begun = web.StreamResponse(headers={"Content-Length": "1000"})
-                await begun.resolve(request)
+                await begun.prepare(request)
                 await begun.write(b'{"reward": 1.0, "response": {')
             request.transport.abort()
             return web.Response()

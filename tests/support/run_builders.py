@@ -34,8 +34,9 @@ from windrow.records import (
     Usage,
     encode,
 )
+from windrow.store.manifest import Fingerprint, new_manifest
 from windrow.store.reader import load
-from windrow.store.run_directory import Fingerprint, RunDirectory, new_manifest
+from windrow.store.run_directory import RunDirectory
 from windrow.util.disk import Disk
 
 Row = dict[str, Json]

@@ -1,4 +1,4 @@
-"""Small environments that write down what is done to them and misbehave where a test says so."""
+"""Small environments that record every call and misbehave where a test asks for it."""
 
 from __future__ import annotations
 

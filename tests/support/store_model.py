@@ -1,4 +1,4 @@
-"""A model of the store: what is written, and, worked out as plainly as it can be, what follows from it."""
+"""A plain model of the store: the lines written so far, and the state that follows from them."""
 
 from __future__ import annotations
 

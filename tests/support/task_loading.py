@@ -1,4 +1,4 @@
-"""Task sources in tests: whatever a path may be, through the library's door, and back as tasks or one error."""
+"""Loads any task source through the public API: tasks or one error come back."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from tests.support.run_builders import make_rollout, write_run
 from windrow.identity import digest, group_id, rollout_id
 from windrow.integrations.webgym.metrics import Step, Trajectory
 from windrow.records import ErrorRecord, Message, RecordedScore, Rollout, Task, ToolCall
-from windrow.store.run_directory import RunDirectory, read_manifest
+from windrow.store.manifest import read_manifest
+from windrow.store.run_directory import RunDirectory
 from windrow.store.task_file import TaskLine
 from windrow.tasks.row_formats import ForeignRows
 from windrow.tasks.rows import spool_rows

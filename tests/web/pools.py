@@ -12,7 +12,7 @@ from typing import Any
 from tests.support.command_process import PATIENCE_S
 from windrow.envs.web.pool import BrowserPool
 from windrow.envs.web.pool_settings import pool_settings
-from windrow.envs.web.reaper import below
+from windrow.util.reaper import descendants
 
 USUAL = {
     "browsers": 1,
@@ -54,12 +54,12 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def renderers(pid: int) -> list[int]:
-    return [child for child in below(pid) if b"--type=renderer" in _read(child, "cmdline")]
+    return [child for child in descendants(pid) if b"--type=renderer" in _read(child, "cmdline")]
 
 
 def chromiums(pid: int) -> list[int]:
     """The browsers below a process: neither their reapers nor their own children."""
-    found = [(child, _read(child, "cmdline")) for child in below(pid)]
+    found = [(child, _read(child, "cmdline")) for child in descendants(pid)]
     return [child for child, said in found if b"--remote-debugging-pipe" in said and _is_browser(said)]
 
 

@@ -16,7 +16,7 @@ from tests.support.command_process import Project, prompt_of
 from tests.support.model_server import ModelServer
 from tests.web.origins import Origin
 from tests.web.pools import alive, chromiums, wait_until
-from windrow.envs.web.reaper import below
+from windrow.util.reaper import descendants
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def test_a_killed_collector_leaves_no_browser_and_a_killed_browser_no_false_rewa
         try:
             killed = home.start_collect(*flags)
             killed.until(lambda: in_mid_run(AT_ONCE + 2), "some are done and others under way")
-            everything = below(killed.pid)
+            everything = descendants(killed.pid)
             assert len(chromiums(killed.pid)) == 1
             killed.signal(signal.SIGKILL)
             killed.wait()
@@ -137,7 +137,7 @@ def test_an_interrupt_of_the_whole_terminal_leaves_the_browser_to_what_is_under_
         try:
             running = home.start_collect(*flags, start_new_session=True)
             running.until(lambda: server.completions == 2, "two are under way")
-            everything = below(running.pid)
+            everything = descendants(running.pid)
             os.killpg(running.pid, signal.SIGINT)
             running.until_said("stopping")
             model.go.set()

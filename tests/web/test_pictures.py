@@ -13,7 +13,7 @@ import pytest
 from tests.web.origins import Origin, Reply
 from tests.web.pools import LONG_S, pooled
 from tests.web.sites import Sites
-from windrow.envs.web import screenshots as marks
+from windrow.envs.web import screenshots
 from windrow.envs.web.page_snapshot import Caps, Holders, look
 from windrow.envs.web.screenshots import Picture
 
@@ -105,19 +105,19 @@ async def test_a_png_that_is_too_large_is_compressed_better_and_then_taken_as_jp
         ):
             await lease.goto(site.url())
             quick = await taken(lease)
-            monkeypatch.setattr(marks, "MAX_BYTES", len(quick.data) - 1)
+            monkeypatch.setattr(screenshots, "MAX_BYTES", len(quick.data) - 1)
             better = await taken(lease)
             assert better.media_type == "image/png"
             assert len(better.data) < len(quick.data)
             assert await differing(lease, better.data, quick.data) == 0
-            monkeypatch.setattr(marks, "MAX_BYTES", len(better.data) - 1)
+            monkeypatch.setattr(screenshots, "MAX_BYTES", len(better.data) - 1)
             assert (await taken(lease)).media_type == "image/jpeg"
 
 
 async def test_a_picture_waits_for_the_fonts_of_the_page_and_a_page_that_was_left_has_one_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(marks, "FONTS_MS", 60_000)
+    monkeypatch.setattr(screenshots, "FONTS_MS", 60_000)
     loading = """async url => {
       document.body.style.background = "#0000ff";
       const font = new FontFace("late", `url(${url})`);
@@ -145,7 +145,7 @@ async def test_a_picture_waits_for_the_fonts_of_the_page_and_a_page_that_was_lef
 
 
 async def test_a_font_that_never_comes_does_not_keep_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "FONTS_MS", 50)
+    monkeypatch.setattr(screenshots, "FONTS_MS", 50)
     with Sites() as sites:
         async with pooled(allow=[sites.host]) as pool, pool.lease(seconds=LONG_S) as lease:
             await lease.goto(sites.url())

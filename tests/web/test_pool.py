@@ -22,8 +22,8 @@ from windrow.envs.web.launch import launch
 from windrow.envs.web.lease import Lease
 from windrow.envs.web.pool import BrowserPool, browsers, close_browsers
 from windrow.envs.web.pool_settings import pool_settings
-from windrow.envs.web.reaper import below
 from windrow.errors import OutageError
+from windrow.util.reaper import descendants
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -212,8 +212,8 @@ async def test_a_killed_browser_and_a_killed_driver_fail_their_leases_and_are_re
                 ]
                 await asyncio.sleep(0)  # let them ask
                 chromium = pool.pids[0]
-                everything = [chromium, *below(chromium)]
-                driver = next(pid for pid in below(os.getpid()) if chromium in below(pid))
+                everything = [chromium, *descendants(chromium)]
+                driver = next(pid for pid in descendants(os.getpid()) if chromium in descendants(pid))
                 os.kill(chromium if who == "browser" else driver, signal.SIGKILL)
                 for task in work:
                     with pytest.raises(BrowserGone, match="died"):
@@ -304,13 +304,13 @@ async def test_a_run_that_ends_leaves_the_browsers_of_others_alone() -> None:
 
 
 async def test_one_pool_a_process_and_settings_and_nothing_is_left_of_it() -> None:
-    before = set(below(os.getpid()))
+    before = set(descendants(os.getpid()))
     settings = {"browsers": 1, "sandbox": False, "viewport": [800, 600]}
     pool = await browsers(settings)
     assert await browsers({**settings, "viewport": [1, 1]}) is pool
     assert await browsers({**settings, "contexts": 1}) is not pool
     async with pool.lease(seconds=LONG_S) as lease:
-        started = [pid for pid in below(os.getpid()) if pid not in before]
+        started = [pid for pid in descendants(os.getpid()) if pid not in before]
         assert set(pool.pids) <= set(started)
         await close_browsers()
         with pytest.raises(LeaseLost):

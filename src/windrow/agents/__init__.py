@@ -1,4 +1,9 @@
-"""Who drives an episode."""
+"""Agents: what drives an episode, turn by turn, through a session.
+
+Here are the interface that users implement (`Agent`, `Session`), the `chat` agent, agents that are functions, and the
+record of episodes that an agent played elsewhere. The session's implementation, its limits and its recording are in
+`engine/`; agents of particular systems are in `integrations/`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import inspect
 from typing import Any
 
 from windrow.agents.base import Agent, Session
-from windrow.agents.external import Dispatch, Heard, Piece, Played, Said
+from windrow.agents.external import Dispatch, Heard, InputMessage, ModelTurn, Piece, Played, Said
 from windrow.agents.function import AgentFunction, function_agent
 from windrow.errors import UsageError
 from windrow.registry import resolve
@@ -16,6 +21,8 @@ __all__ = [
     "AgentFunction",
     "Dispatch",
     "Heard",
+    "InputMessage",
+    "ModelTurn",
     "Piece",
     "Played",
     "Said",
@@ -32,12 +39,12 @@ def find_agent(name: str) -> type[Agent]:
     return as_agent(resolve("agent", name, {"chat": ChatAgent}), name)
 
 
-def as_agent(found: Any, name: str) -> type[Agent]:
+def as_agent(part: Any, name: str) -> type[Agent]:
     """The class itself, or the one that a function makes."""
-    if inspect.isfunction(found):
-        return function_agent(found)
-    if not (isinstance(found, type) and issubclass(found, Agent)):
+    if inspect.isfunction(part):
+        return function_agent(part)
+    if not (isinstance(part, type) and issubclass(part, Agent)):
         raise UsageError(
             f"agent {name!r} is neither a class derived from windrow.Agent nor an async function"
         )
-    return found
+    return part

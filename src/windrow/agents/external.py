@@ -1,4 +1,4 @@
-"""An episode that was played elsewhere, as far as it is known here: what a session writes down of it."""
+"""An episode that was played elsewhere, as the agent hands it to its session (`Session.record`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from windrow.records import Json, Message, Stop
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What names an attempt to whoever plays it, and what is asked of them.
+    """The attempt that is to be played elsewhere: its name, and the sampling that the run asks for.
 
-    `retries` and `backoff_s` are for a connection that nobody takes; whatever was sent is an attempt of its own.
+    `retries` and `backoff_s` are for connections that are refused. A request that was sent is never repeated within
+    the attempt.
     """
 
     id: str
@@ -25,26 +26,27 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     backoff_s: float
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A model call: its reply, with the tokens as they were given (the whole prompt). `info` is kept as it is."""
+class ModelTurn(msgspec.Struct, frozen=True):
+    """A model call: its completion, with the tokens of the whole prompt. `info` is recorded as it is."""
 
     completion: Completion
     info: Json = None
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """What came between model calls: a tool's result (role `tool`), or a message of the environment."""
+class InputMessage(msgspec.Struct, frozen=True):
+    """A message that the model read between its calls: a tool's result (role `tool`), or one of the environment."""
 
     message: Message
 
 
-Piece = Said | Heard
+Piece = ModelTurn | InputMessage
+Said, Heard = ModelTurn, InputMessage  # their former names
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
     """How an episode went. It ended with `stop`, unless it failed (`error`) or is to be played again (`interrupted`).
 
-    `tools` are the schemas that the model was shown, `state` is what scorers find in the episode's.
+    `tools` are the schemas that the model was shown; `state` becomes the episode's state, which scorers read.
     """
 
     tools: tuple[Mapping[str, Json], ...] = ()

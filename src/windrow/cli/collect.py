@@ -25,7 +25,7 @@ from windrow.engine.control import Control
 from windrow.envs import Env
 from windrow.errors import UsageError
 from windrow.identity import episode_id
-from windrow.tasks.loaders import FORMS
+from windrow.tasks.loaders import describe_sources
 from windrow.tasks.row_problems import list_problems
 from windrow.trackers.names import trackers_of
 from windrow.trackers.reporting import track
@@ -36,7 +36,7 @@ BUDGET_EXIT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tasks", nargs="?", help=FORMS)
+    parser.add_argument("tasks", nargs="?", help=describe_sources())
     group = add_options(parser)
     group.add_argument("--overwrite", action="store_true", help="move the old run aside and begin anew")
     group.add_argument("--redo", metavar="WHERE", help="run these again, such as status=failed,reward<0.5")

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from windrow.config import OPTIONS, load_config
 from windrow.policies.doctor import Finding, examine
 from windrow.policies.models import MODELS
+from windrow.registry import declared
 from windrow.util.redaction import Redactor
 from windrow.version import __version__
 
@@ -23,9 +24,6 @@ EXTRAS = {
     "mcp": ("mcp",),
     "tokens": ("numpy",),
     "web": ("playwright",),
-    "reasoning-gym": ("reasoning-gym",),
-    "gymnasium": ("gymnasium",),
-    "textarena": ("textarena",),
 }
 MARKS = {True: "ok", None: "--", False: "!!"}
 
@@ -54,10 +52,13 @@ def _here() -> list[Finding]:
         Finding("windrow", True, f"{__version__} on Python {platform.python_version()}, {cores} cores"),
         Finding("open files", True if files >= 4096 else None, f"{files:,} at a time (ulimit -n)"),
     ]
-    for extra, packages in EXTRAS.items():
-        found = [_installed(package) for package in packages]
-        line = ", ".join(name for name in found if name) if all(found) else f"pip install 'windrow[{extra}]'"
-        findings.append(Finding(f"[{extra}]", True if all(found) else None, line))
+    for extra, packages in {**EXTRAS, **declared("extras")}.items():
+        versions = [_installed(package) for package in packages]
+        whole = all(versions)
+        detail = (
+            ", ".join(text for text in versions if text) if whole else f"pip install 'windrow-rl[{extra}]'"
+        )
+        findings.append(Finding(f"[{extra}]", True if whole else None, detail))
     findings.append(_browser())
     for model in MODELS.values():
         here = model.path.exists()
@@ -73,8 +74,8 @@ def _browser() -> Finding:
     path = find_chromium()
     if path is None:
         return Finding("browser", None, HOW_TO_GET_ONE)
-    said = chromium_version(path)
-    return Finding("browser", said is not None, f"{said or 'does not start:'} {path}")
+    version_text = chromium_version(path)
+    return Finding("browser", version_text is not None, f"{version_text or 'does not start:'} {path}")
 
 
 def _endpoint(arguments: argparse.Namespace) -> list[Finding]:

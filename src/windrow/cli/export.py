@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 from windrow.errors import UsageError
-from windrow.exports.run import Report, export, reasons
+from windrow.exports.run import BUILT_IN, Report, export, reasons
+from windrow.registry import declared
 
 PROGRESS_S = 5.0
 
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         required=True,
         metavar="FORMAT",
-        help="sft, trl, parquet, nemo-gym, tinker, hud, webgym, or a class of your own as module:name",
+        help=f"{', '.join((*BUILT_IN, *declared('exporters')))}, or a class of your own as module:name",
     )
     parser.add_argument("-o", "--out", required=True, metavar="PATH", help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_argument(
         "--advantages",
         choices=("none", "grpo", "centered"),
-        help="of trl (none) and tinker (centered): over each group",
+        help="advantages over each group, of formats that have them (default: the format's)",
     )
     settings.add_argument(
         "--set",
@@ -77,19 +78,19 @@ def text(report: Report) -> str:
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     named = {"form": arguments.form, "advantages": arguments.advantages}
-    found = {name: value for name, value in named.items() if value is not None}
+    settings = {name: value for name, value in named.items() if value is not None}
     if arguments.set:
         from windrow.config.yamltext import NotYaml, yaml_value  # only when needed: it imports yaml
 
         for assignment in arguments.set:
             key, equals, value = assignment.partition("=")
             try:
-                found[key.strip()] = yaml_value(value)
+                settings[key.strip()] = yaml_value(value)
             except NotYaml:
                 equals = ""
             if not equals or not key.strip().isidentifier():
                 raise UsageError(f"--set {assignment!r:.200}: expected KEY=VALUE, the value in YAML")
-    return found
+    return settings
 
 
 class _Progress:

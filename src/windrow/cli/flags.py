@@ -6,6 +6,7 @@ import argparse
 from typing import get_args
 
 from windrow.config import DialectName, parse_mcp, parse_tool
+from windrow.registry import declared
 from windrow.tasks.mapping import MAP_HELP
 
 
@@ -48,7 +49,7 @@ def _add_tasks_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--blocklist",
         metavar="FILE",
-        help="leave tasks on these domains out of split train: WebGym's JSON lines",
+        help="leave tasks on these domains out of split train: JSON lines with domain and blocked_at",
     )
     group.add_argument(
         "--blocklist-hours", type=float, metavar="H", help="how long a domain stays blocked (12)"
@@ -113,7 +114,13 @@ def _add_policy_options(group: argparse._ArgumentGroup) -> None:
 def _add_episode_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--env", help="problem, prompt, tool, chat, rubric, preference, web, or module:Class")
     group.add_argument(
-        "--agent", help="chat, module:Class or function, or nemo-gym:URL of a head server of NeMo Gym"
+        "--agent",
+        help=", ".join(
+            (
+                "chat, module:Class or function",
+                *(f"or {name}:URL" for name in declared("agent_addresses")),
+            )
+        ),
     )
     group.add_argument(
         "--scorer",

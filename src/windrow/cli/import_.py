@@ -1,6 +1,6 @@
 """Make a run of what another system has written, also of what it left half finished. The flags are those of the `collect` that continues it.
 
-windrow import --from nemo-gym rollouts.jsonl --agent nemo-gym:http://127.0.0.1:11000 --out runs/mine
+windrow import --from SYSTEM rollouts.jsonl --agent SYSTEM:http://127.0.0.1:11000 --out runs/mine
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import argparse
 import sys
 
 from windrow.cli.flags import add_options
-from windrow.collecting.importing import Imported, Written, import_run, written_by_nemo_gym
+from windrow.collecting.importing import Imported, Importer, import_run
 from windrow.collecting.resolve import resolve
 from windrow.config import OPTIONS, load_config
+from windrow.registry import declared, load_declared
 from windrow.tasks.row_problems import list_problems
 from windrow.util.event_loop import run_loop
 
@@ -19,7 +20,11 @@ from windrow.util.event_loop import run_loop
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rollouts", help="the rollouts that were written")
     parser.add_argument(
-        "--from", dest="system", required=True, choices=("nemo-gym",), help="who has written them"
+        "--from",
+        dest="system",
+        required=True,
+        choices=tuple(declared("importers")),
+        help="who has written them",
     )
     parser.add_argument(
         "--inputs", metavar="FILE", help="their materialised inputs (beside the rollouts, by their name)"
@@ -32,28 +37,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    written = written_by_nemo_gym(arguments.rollouts, inputs=arguments.inputs, failures=arguments.failures)
+    open_files = load_declared("importer", arguments.system)
+    importer: Importer = open_files(arguments.rollouts, inputs=arguments.inputs, failures=arguments.failures)
     options = {name: getattr(arguments, name, None) for name in OPTIONS}
-    options["tasks"] = str(written.inputs)
+    options["tasks"] = str(importer.inputs)
     resolved = resolve(load_config(arguments.config, options, arguments.set))
     for note in () if arguments.quiet else resolved.notes:
         _say(note)
     if resolved.source.invalid:
         _say(f"left out {list_problems(resolved.source.invalid)}")
-    found = run_loop(import_run(resolved, written, on_warning=lambda text: _say(f"warning: {text}")))
-    print(_text(str(resolved.out), written, found))
+    imported = run_loop(import_run(resolved, importer, on_warning=lambda text: _say(f"warning: {text}")))
+    print(_text(str(resolved.out), importer, imported))
     return 0
 
 
-def _text(run: str, written: Written, found: Imported) -> str:
-    summary = found.summary
-    lines = [f"{run}: {found.rollouts:,} rollouts and {found.failures:,} failed attempts imported"]
-    if found.skipped:
-        lines.append(f"{found.skipped:,} were there already")
+def _text(run: str, importer: Importer, imported: Imported) -> str:
+    summary = imported.summary
+    lines = [f"{run}: {imported.rollouts:,} rollouts and {imported.failures:,} failed attempts imported"]
+    if imported.skipped:
+        lines.append(f"{imported.skipped:,} were there already")
     left = summary.planned - summary.done
     if left:
         lines.append(
-            f"{summary.done:,} of {summary.planned:,} are done; windrow collect {written.inputs} with the same flags runs the rest"
+            f"{summary.done:,} of {summary.planned:,} are done; windrow collect {importer.inputs} with the same flags runs the rest"
         )
     else:
         lines.append(f"all {summary.planned:,} are done: windrow stats {run}")

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import UsageError, WindrowError
+from windrow.store.manifest import MANIFEST, Manifest, read_manifest
 from windrow.store.rank_progress import unfinished
-from windrow.store.run_directory import MANIFEST, Manifest, read_manifest
 from windrow.util.directory_swap import DRAFT, READY
 
 
@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     root = Path(arguments.directory)
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory; runs are written to runs/ unless --out says otherwise")
-    found = (manifest.parent for manifest in root.rglob(MANIFEST))
-    for path in sorted(path for path in found if path.parent.name not in (DRAFT, READY)):
+    run_directories = (manifest.parent for manifest in root.rglob(MANIFEST))
+    for path in sorted(path for path in run_directories if path.parent.name not in (DRAFT, READY)):
         try:
             manifest = read_manifest(path)
         except WindrowError as problem:
@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _line(path: Path, manifest: Manifest) -> str:
     counts = manifest.counts
     policy = manifest.behaviour.of.get("policy") or {}
-    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.created_at))
+    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.created_at))
     done = f"{counts['done']:,}/{counts['planned']:,} done" if counts else "not finished"
     if waiting := unfinished(manifest.ranks):
         done += f" ({'; '.join(waiting)})"
-    return f"{path}  {made}  {policy.get('model', '?')}  {done}"
+    return f"{path}  {created}  {policy.get('model', '?')}  {done}"

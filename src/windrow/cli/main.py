@@ -107,14 +107,14 @@ def _run(arguments: list[str]) -> int:
         if module is not None:
             subparsers[name].add_argument("--debug", action="store_true", help="show tracebacks")
             module.add_arguments(subparsers[name])
-    known, unknown = parser.parse_known_args(arguments)
-    if known.command is None:
+    parsed, unknown = parser.parse_known_args(arguments)
+    if parsed.command is None:
         parser.print_help()
         return 0
     unknown = [argument for argument in unknown if argument != "--debug"]  # taken at any place
     if unknown:
-        raise UsageError(_unknown_flag(unknown[0], subparsers[known.command]))
-    return int(import_module(module_of(known.command)).run(known))
+        raise UsageError(_unknown_flag(unknown[0], subparsers[parsed.command]))
+    return int(import_module(module_of(parsed.command)).run(parsed))
 
 
 def _check_command(wanted: str | None) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 
 from windrow.cli.progress_text import percent
-from windrow.store.merging import Merged, MergeProgress, merge
+from windrow.collecting.merge import MergeProgress, MergeResult, merge
 
 PROGRESS_S = 2.0
 NAMES = {"rollouts": "attempts", "scores": "verdicts", "judgements": "judges' replies", "tasks": "tasks"}
@@ -32,30 +32,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = merge(
+    merged = merge(
         arguments.runs,
         arguments.out,
         lock=arguments.lock,
         on_progress=None if arguments.quiet else _Progress(),
         on_warning=lambda text: _say(f"warning: {text}"),
     )
-    print(merged_text(arguments.out, found))
-    return 0 if found.complete else 1
+    print(merged_text(arguments.out, merged))
+    return 0 if merged.complete else 1
 
 
-def merged_text(out: str, found: Merged) -> str:
+def merged_text(out: str, merged: MergeResult) -> str:
     """What is in a merged run, and what is not."""
     lines = [
-        f"{out}: {found.attempts:,} attempts at {found.tasks:,} tasks, {found.gradings:,} verdicts, from {found.runs:,} runs",
-        f"{found.done:,} of {found.planned:,} done, {found.ungraded:,} ungraded",
+        f"{out}: {merged.attempts:,} attempts at {merged.tasks:,} tasks, {merged.gradings:,} verdicts, from {merged.runs:,} runs",
+        f"{merged.done:,} of {merged.planned:,} done, {merged.ungraded:,} ungraded",
     ]
-    if found.conflicts:
-        counts = ", ".join(f"{count:,} {NAMES[log]}" for log, count in found.conflicts.items())
+    if merged.conflicts:
+        counts = ", ".join(f"{count:,} {NAMES[log]}" for log, count in merged.conflicts.items())
         lines.append(
             f"conflicts: {counts} differ from what is kept in their place; they stand in conflicts.jsonl"
         )
-    lines += [f"missing: rank {rank} of {size}" for rank, size in found.missing]
-    if found.missing:
+    lines += [f"missing: rank {rank} of {size}" for rank, size in merged.missing]
+    if merged.missing:
         lines.append(
             "merge again with their directories, or collect what is missing: windrow collect … --out " + out
         )

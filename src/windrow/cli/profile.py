@@ -15,7 +15,7 @@ import msgspec
 
 from windrow.cli.text import parse_reward, shorten
 from windrow.errors import UsageError
-from windrow.exports.task_files import Kept, keep_tasks
+from windrow.exports.task_files import TaskFileSummary, keep_tasks
 from windrow.stats.profile import LEARNABLE, Bin, Profile, Range, Shape, TaskProfile, parse_range, profile
 from windrow.stats.tally import PASS_REWARD
 
@@ -69,14 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--keep LOW..HIGH and --out FILE go together: which tasks, and where to write them")
     if arguments.limit < 0:
         raise UsageError(f"--limit {arguments.limit}: expected a number of tasks, or 0 for all")
-    found = profile(arguments.run, pass_reward=arguments.pass_reward, by=arguments.by, learnable=learnable)
+    run_profile = profile(
+        arguments.run, pass_reward=arguments.pass_reward, by=arguments.by, learnable=learnable
+    )
     kept = None
     if keep is not None:
-        kept = keep_tasks(arguments.run, found, keep, arguments.out, overwrite=arguments.overwrite)
+        kept = keep_tasks(arguments.run, run_profile, keep, arguments.out, overwrite=arguments.overwrite)
     if arguments.json:
-        sys.stdout.writelines(json_pieces(found))
+        sys.stdout.writelines(json_pieces(run_profile))
     else:
-        sys.stdout.writelines(f"{line}\n" for line in text_lines(found, limit=arguments.limit))
+        sys.stdout.writelines(f"{line}\n" for line in text_lines(run_profile, limit=arguments.limit))
     if kept is not None:
         print(kept_text(kept), file=sys.stderr)
     return 0 if kept is None or kept.kept else 1
@@ -89,19 +91,19 @@ def _range(flag: str, text: str | None) -> Range | None:
         raise UsageError(f"{flag} {problem}") from None
 
 
-def json_pieces(found: Profile) -> Iterator[str]:
+def json_pieces(run_profile: Profile) -> Iterator[str]:
     """The shape, and the tasks one at a time."""
-    yield msgspec.json.encode(found.shape()).decode().removesuffix("}") + ',"task_profiles":['
+    yield msgspec.json.encode(run_profile.shape()).decode().removesuffix("}") + ',"task_profiles":['
     between = ""
-    for task in found.tasks():
+    for task in run_profile.tasks():
         yield between + msgspec.json.encode(task).decode()
         between = ","
     yield "]}\n"
 
 
-def text_lines(found: Profile, *, limit: int) -> Iterator[str]:
-    shape = found.shape()
-    listed = list(itertools.islice(found.tasks(), limit or None))
+def text_lines(run_profile: Profile, *, limit: int) -> Iterator[str]:
+    shape = run_profile.shape()
+    listed = list(itertools.islice(run_profile.tasks(), limit or None))
     if listed:
         yield from _table([HEAD, *map(_row, listed)])
     if len(listed) < shape.tasks:
@@ -110,7 +112,7 @@ def text_lines(found: Profile, *, limit: int) -> Iterator[str]:
     yield from _shape_lines(shape)
 
 
-def kept_text(kept: Kept) -> str:
+def kept_text(kept: TaskFileSummary) -> str:
     """How many, of how many, and why others could not be chosen."""
     text = f"wrote {kept.kept:,} of {kept.tasks:,} tasks to {kept.path}"
     if not kept.kept:

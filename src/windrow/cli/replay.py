@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     rollout = find_rollout(arguments.run, arguments.id, number=arguments.attempt)
-    found = asyncio.run(replay(arguments.run, rollout))
-    for difference in found.differences[:SHOWN]:
+    replayed = asyncio.run(replay(arguments.run, rollout))
+    for difference in replayed.differences[:SHOWN]:
         print(f"{difference.place}")
         print(f"  recorded  {_text(difference.recorded)}")
         print(f"  replayed  {_text(difference.replayed)}")
-    count = len(found.differences)
+    count = len(replayed.differences)
     if count > SHOWN:
         print(f"… and {count - SHOWN} more")
     turns = f"{len(rollout.turns)} turn{'s' * (len(rollout.turns) != 1)}"

@@ -105,56 +105,56 @@ def run(arguments: argparse.Namespace) -> int:
             )
 
     try:
-        found = run_loop(whole())
+        rescored = run_loop(whole())
     except KeyboardInterrupt:
         return signals.exit_code or 130
-    print(_text(arguments.run, found, control))
+    print(_text(arguments.run, rescored, control))
     if signals.exit_code is not None:
         return signals.exit_code
     if control.reason == "budget":
         return BUDGET_EXIT
-    return 1 if found.failed or control.stopping else 0
+    return 1 if rescored.failed or control.stopping else 0
 
 
-def _text(run: str, found: Rescored, control: Control) -> str:
-    if not found.chosen and not control.stopping:
+def _text(run: str, rescored: Rescored, control: Control) -> str:
+    if not rescored.chosen and not control.stopping:
         return f"{run}: nothing was judged, since no rollout is chosen (--where, --failed-only, or none that ended)"
-    lines = [f"{run}: {found.judged:,} gradings, generation {found.generation}"]
-    if found.failed:
+    lines = [f"{run}: {rescored.judged:,} gradings, generation {rescored.generation}"]
+    if rescored.failed:
         lines.append(
-            f"{found.failed:,} failed, such as: {shorten(found.example, 200)}\nThe same command judges them again"
+            f"{rescored.failed:,} failed, such as: {shorten(rescored.example, 200)}\nThe same command judges them again"
         )
-    if found.short:
+    if rescored.short:
         lines.append(
-            f"{found.short:,} groups have too few samples to be judged together: collect fills them up, or --min-group "
+            f"{rescored.short:,} groups have too few samples to be judged together: collect fills them up, or --min-group "
             f"judges what is there"
         )
     if control.stopping:
         lines.append(f"not finished ({control.why or 'stopped'}): the same command continues")
-    if found.active:
-        lines.append(f"generation {found.generation} is active: windrow stats {run}")
-    elif found.failed or control.stopping:
-        lines.append(f"generation {found.generation} becomes active when every rollout has its verdict")
+    if rescored.active:
+        lines.append(f"generation {rescored.generation} is active: windrow stats {run}")
+    elif rescored.failed or control.stopping:
+        lines.append(f"generation {rescored.generation} becomes active when every rollout has its verdict")
     else:
         lines.append(
-            f"generation {found.generation} is not active; make it so with: "
-            f"windrow rescore {run} --use {found.generation}"
+            f"generation {rescored.generation} is not active; make it so with: "
+            f"windrow rescore {run} --use {rescored.generation}"
         )
     return "\n".join(lines)
 
 
-def _listed(found: list[Generation]) -> str:
-    if not found:
+def _listed(run_generations: list[Generation]) -> str:
+    if not run_generations:
         raise UsageError("the run is graded by no scorers")
     rows = [("generation", "scorers", "gradings", "failed")]
     rows += [
         (
-            f"{'*' if one.active else ' '} {one.number}",
-            ", ".join(one.scorers),
-            f"{one.gradings:,}",
-            f"{one.failed:,}",
+            f"{'*' if generation.active else ' '} {generation.number}",
+            ", ".join(generation.scorers),
+            f"{generation.gradings:,}",
+            f"{generation.failed:,}",
         )
-        for one in found
+        for generation in run_generations
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -57,25 +57,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _selected(arguments: argparse.Namespace) -> Iterator[Rollout]:
     where = parse_where(arguments.where) if arguments.where is not None else None
-    found = 0
+    selected = 0
     for rollout in load(arguments.run, attempts=arguments.attempts):
         if arguments.id is not None and not rollout.id.startswith(arguments.id):
             continue
         if where is not None and not where(msgspec.to_builtins(rollout)):
             continue
-        found += 1
+        selected += 1
         yield rollout
-    if not found and arguments.id is not None:
+    if not selected and arguments.id is not None:
         raise UsageError(f"no rollout of {arguments.run} begins with {arguments.id!r}")
 
 
 def _line(rollout: Rollout) -> str:
     reward = "     –" if rollout.reward is None else f"{rollout.reward:6.3f}"
-    said = rollout.error.message if rollout.error else rollout.reply
+    last_words = rollout.error.message if rollout.error else rollout.reply
     seat = "" if rollout.seat is None else f" seat {rollout.seat}{' *'[rollout.opponent]}"
     return (
         f"{rollout.id}  {rollout.sample:>3}.{rollout.attempt}{seat}  {rollout.status:<9} {reward}  "
-        f"{shorten(rollout.task.key, 16):<16}  {shorten(said, 50)}"
+        f"{shorten(rollout.task.key, 16):<16}  {shorten(last_words, 50)}"
     )
 
 
@@ -139,15 +139,15 @@ def acts(rollout: Rollout, message: Message) -> list[ToolCall]:
 
 
 def judgements_text(gradings: Sequence[Grading]) -> str:
-    """What judges were asked and said, of the scores that count."""
+    """The prompts and replies of the judges behind the scores that count."""
     lines: list[str] = []
     for grading in gradings:
-        for said in grading.judgements:
-            about = f", {said.about}" if said.about else ""
-            kept = ", asked before" if said.cached else ""
-            lines += ["", f"── judge {said.model} for {grading.scorer}{about}{kept}"]
-            lines += [f"[{message.role}] {message.text}" for message in said.messages]
-            lines.append(f"→ {said.reply}")
-            if said.problem:
-                lines.append(f"(could not be read: {said.problem})")
+        for judgement in grading.judgements:
+            about = f", {judgement.about}" if judgement.about else ""
+            cached = ", asked before" if judgement.cached else ""
+            lines += ["", f"── judge {judgement.model} for {grading.scorer}{about}{cached}"]
+            lines += [f"[{message.role}] {message.text}" for message in judgement.messages]
+            lines.append(f"→ {judgement.reply}")
+            if judgement.problem:
+                lines.append(f"(could not be read: {judgement.problem})")
     return "\n".join(lines)

@@ -85,9 +85,9 @@ class Signals:
             control.stop()
 
     def _insist(self, number: signal.Signals, frame: FrameType | None) -> None:
-        place = _users_place(frame)
+        location = _location_in_user_code(frame)
         self._say(
-            f"ending: {place} holds up the run. What is recorded is safe; what was running is not recorded"
+            f"ending: {location} holds up the run. What is recorded is safe; what was running is not recorded"
         )
         self.received.append(number)
         self._ending = True
@@ -100,13 +100,13 @@ def _ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _users_place(frame: FrameType | None) -> str:
-    """Where the user's code stands: the innermost frame that is neither ours nor the standard library's."""
-    place = frame
-    while place is not None:
-        package = str(place.f_globals.get("__name__", "")).partition(".")[0]
+def _location_in_user_code(frame: FrameType | None) -> str:
+    """File and line of the innermost frame that is neither ours nor the standard library's."""
+    candidate = frame
+    while candidate is not None:
+        package = str(candidate.f_globals.get("__name__", "")).partition(".")[0]
         if package != "windrow" and package not in sys.stdlib_module_names:
             break
-        place = place.f_back
-    found = place or frame
-    return f"{found.f_code.co_filename}:{found.f_lineno}" if found is not None else "something"
+        candidate = candidate.f_back
+    culprit = candidate or frame
+    return f"{culprit.f_code.co_filename}:{culprit.f_lineno}" if culprit is not None else "something"

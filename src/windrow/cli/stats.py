@@ -12,6 +12,7 @@ import msgspec
 from windrow.cli.text import counts_text, mean_text, parse_reward, shorten
 from windrow.cli.tracker_flags import add_track_arguments
 from windrow.errors import UsageError
+from windrow.registry import declared, load_declared
 from windrow.stats.majority import Majority
 from windrow.stats.schema import METRICS, Metrics
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
@@ -32,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", action="store_true", help="write metrics.json into the run directory, too")
     parser.add_argument(
         "--aggregate",
-        metavar="nemo-gym:URL",
-        help="instead: what the agents at this head server say of the run (/aggregate_metrics), as JSON",
+        metavar="NAME:URL",
+        help=f"instead: the aggregates that a system's server computes over the run, as JSON (systems: {', '.join(declared('aggregates'))})",
     )
     parser.add_argument(
         "--as",
         dest="as_",
-        choices=("webgym",),
+        choices=tuple(declared("reports")),
         help="instead: this system's numbers, by its names and formulas, and honest ones beside them",
     )
     parser.add_argument(
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.as_ is not None:
-        return _as_webgym(arguments)
+        return _report(arguments)
     if arguments.iteration is not None:
         raise UsageError("--iteration goes with --as; without it the numbers are of all passes")
     if arguments.aggregate is not None:
@@ -68,42 +69,41 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(arguments: argparse.Namespace) -> tuple[Stats, Metrics]:
     """Into metrics.json, whatever stands there."""
-    from windrow.stats.metrics import survey, write_metrics  # with the environments, which have hooks
+    from windrow.stats.metrics import measure_run, write_metrics  # with the environments, which have hooks
 
-    found = survey(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
+    found = measure_run(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
     write_metrics(arguments.run, found)
     return found.stats, found.metrics
 
 
 def _track(arguments: argparse.Namespace, trackers: list[Named], metrics: Metrics | None) -> None:
-    from windrow.stats.metrics import survey, unchanged_metrics
+    from windrow.stats.metrics import measure_run, unchanged_metrics
     from windrow.trackers.reporting import track
 
     run, pass_reward = arguments.run, arguments.pass_reward
     if metrics is None:
         metrics = unchanged_metrics(run, pass_reward=pass_reward)
     if metrics is None:
-        metrics = survey(run, pass_reward=pass_reward, warn=_warn).metrics
+        metrics = measure_run(run, pass_reward=pass_reward, warn=_warn).metrics
     upload = arguments.upload_rollouts is not False
     asyncio.run(track(Path(run), trackers, upload_rollouts=upload, metrics=metrics, warn=_warn))
 
 
 def _aggregate(arguments: argparse.Namespace) -> int:
-    from windrow.integrations.nemo_gym.aggregate import aggregate, head_of
     from windrow.util.event_loop import run_loop
 
-    found = run_loop(aggregate(arguments.run, head_of(arguments.aggregate)))
-    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    name, _, address = arguments.aggregate.partition(":")
+    aggregate = load_declared("aggregate", name)
+    aggregates = run_loop(aggregate(arguments.run, address))
+    print(msgspec.json.format(msgspec.json.encode(aggregates), indent=2).decode())
     return 0
 
 
-def _as_webgym(arguments: argparse.Namespace) -> int:
-    from windrow.integrations.webgym.report import report
-
+def _report(arguments: argparse.Namespace) -> int:
     if arguments.iteration is not None and arguments.iteration < 0:
         raise UsageError(f"--iteration {arguments.iteration}: expected a number from 0 on")
-    found = report(arguments.run, iteration=arguments.iteration)
-    print(msgspec.json.encode(found.plain()).decode() if arguments.json else found.text())
+    report = load_declared("report", arguments.as_)(arguments.run, iteration=arguments.iteration)
+    print(msgspec.json.encode(report.plain()).decode() if arguments.json else report.text())
     return 0
 
 

@@ -10,7 +10,7 @@ from windrow.config import load_config
 from windrow.engine.components import Overrides
 from windrow.policies import Policy
 from windrow.policies.base import ANY_SAMPLING
-from windrow.tasks.loaders import FORMS
+from windrow.tasks.loaders import describe_sources
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.row_problems import list_problems
 
@@ -18,7 +18,7 @@ from windrow.tasks.row_problems import list_problems
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(parser))
     check = actions.add_parser("check", help="read every row and say what is wrong", description=__doc__)
-    check.add_argument("file", help=FORMS)
+    check.add_argument("file", help=describe_sources())
     check.add_argument("--env", help="the environment the rows are for (problem)")
     check.add_argument("--split", help="the split of an hf: data set")
     check.add_argument("--map", action="append", metavar="FIELD=SOURCE[|FILTER]", help=MAP_HELP)

@@ -31,9 +31,9 @@ def counts_text(counts: dict[str, int]) -> str:
 def parse_reward(text: str) -> float:
     """What a flag says of a reward: NaN is compared with nothing."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"expected a reward such as 0.5, found {text!r}")
-    return found
+    return number

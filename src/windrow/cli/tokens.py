@@ -50,10 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
         report = reading.report()
         print(msgspec.json.encode(report).decode() if arguments.json else table(arguments.run, report))
         return 0
-    found = [rollout for rollout in load(arguments.run) if rollout.id.startswith(arguments.id)]
-    if not found:
+    matching = [rollout for rollout in load(arguments.run) if rollout.id.startswith(arguments.id)]
+    if not matching:
         raise UsageError(f"no rollout of {arguments.run} begins with {arguments.id!r}")
-    for rollout in found:
+    for rollout in matching:
         forest, sequences = planted(rollout, merging)
         if arguments.json:
             for sequence in sequences:
@@ -102,7 +102,9 @@ def table(run: str, drift: Drift) -> str:
     rows += [(f"  {why}", f"{count:,}: {_reason(why)}") for why, count in drift.forks.items()]
     if drift.forks:
         rows.append(("spared", f"{drift.spared:,} sampled tokens that overwriting would have lost"))
-    rows += [(f"  {one.rollout}.{one.attempt}", fork_text(one.fork)) for one in drift.examples]
+    rows += [
+        (f"  {example.rollout}.{example.attempt}", fork_text(example.fork)) for example in drift.examples
+    ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 

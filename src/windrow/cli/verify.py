@@ -6,7 +6,7 @@ import argparse
 
 import msgspec
 
-from windrow.exports.tokens.verify import Verdict, verify_run
+from windrow.exports.tokens.verify import TokenCheck, verify_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if verdict.fatal else 0
 
 
-def text(verdict: Verdict) -> str:
+def text(verdict: TokenCheck) -> str:
     lines = [
         f"{verdict.run}: {verdict.attempts:,} attempts, {verdict.exact:,} exact, "
         f"{verdict.trained_tokens:,} tokens to train"

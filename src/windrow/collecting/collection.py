@@ -20,13 +20,14 @@ from windrow.errors import WindrowError
 from windrow.grading.groups import Groups
 from windrow.records import Rollout
 from windrow.registry import name_of
-from windrow.stats.metrics import Metrics, survey, unchanged_metrics, write_metrics
+from windrow.stats.metrics import Metrics, measure_run, unchanged_metrics, write_metrics
 from windrow.store.folding import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.rank_progress import RankShare
 from windrow.store.reader import RunReader
 from windrow.store.resume import ResumeState
-from windrow.store.run_directory import GradingSink, RunDirectory
+from windrow.store.run_directory import RunDirectory
+from windrow.store.sinks import GradingSink
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
 from windrow.tasks.sharding import Part
 
@@ -106,7 +107,7 @@ class Collection:
     @property
     def to_grade(self) -> int:
         """How many rollouts of earlier calls lack a verdict, and how many groups."""
-        return len(self.resume_state.to_grade) + self.resume_state.unjudged_group_count
+        return len(self.resume_state.ungraded_lines) + self.resume_state.ungraded_group_count
 
     @property
     def short_groups(self) -> int:
@@ -151,7 +152,7 @@ class Collection:
             done=self.ledger.done_count,
             failed=self.ledger.final_failure_count,
             pending=self.ledger.pending_count,
-            ungraded=self.resume_state.ungraded,
+            ungraded=self.resume_state.ungraded_count,
             attempts=self.progress.attempts,
         )
 
@@ -175,7 +176,7 @@ class Collection:
         with directory.locks.measuring() if directory.locks is not None else contextlib.nullcontext():
             metrics = unchanged_metrics(directory.path, envs=envs)
             if metrics is None:
-                measured = survey(directory.path, envs=envs, warn=warn)
+                measured = measure_run(directory.path, envs=envs, warn=warn)
                 write_metrics(directory.path, measured, directory.disk)
                 metrics = measured.metrics
         return metrics
@@ -208,7 +209,7 @@ class Collection:
     def _by_agent(self) -> tuple[dict[str, int], dict[str, int]]:
         """Planned rollouts and pending slots of each agent; the tasks are read only if they say something of that."""
         resolved, context = self.resolved, self.resolved.context
-        if not (resolved.source.row_agents or resolved.matches or resolved.called):
+        if not (resolved.source.row_agents or resolved.matches or resolved.agent_names):
             return {context.agent_name: len(self.whole_plan)}, {context.agent_name: self.ledger.pending_count}
         planned, left = self.plan.by_agent(self.ledger, context.agents)
         if self.whole_plan is not self.plan:
@@ -223,12 +224,14 @@ class Collection:
         self.resume_state = ResumeState(
             self.plan, reader, groups=groups, indexed=True, writer=directory.writer
         )
-        self.resume_state.learn(directory.manifest.grading, redo_under_way(self.resolved, directory.manifest))
+        self.resume_state.read_logs(
+            directory.manifest.grading, redo_under_way(self.resolved, directory.manifest)
+        )
         self.warn_of_lines(
             f"{directory.path / bad.segment}:{bad.number} is not a rollout and is left out: {bad.problem}"
             for bad in reader.bad_lines
         )
-        self.warn_of_lines(f"run again: {problem}" for problem in self.resume_state.lost)
+        self.warn_of_lines(f"run again: {problem}" for problem in self.resume_state.unreadable_lines)
         self.resume_state.save_indexes(directory.disk)
         self.sink = directory.rollout_sink(self.resolved.redactor, self.resume_state.indexes[log.path.name])
         self.resume_state.indexes.clear()
@@ -240,7 +243,7 @@ class Collection:
 def mark_attempt(resume_state: ResumeState, slot: Slot, outcomes: Sequence[Outcome]) -> None:
     """Mark a committed attempt in the ledger. The seats of an episode are done together, or fail together."""
     for outcome in outcomes:
-        resume_state.ungraded += is_ungraded(outcome)
+        resume_state.ungraded_count += is_ungraded(outcome)
     first, ledger = outcomes[0], resume_state.ledger
     if first.done:
         ledger.mark_done(slot.number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,15 @@ from windrow.collecting.ranks import without_rank
 from windrow.collecting.resolve import ResolvedRun
 from windrow.config import as_tree
 from windrow.errors import UsageError
-from windrow.records import Json
+from windrow.store.manifest import (
+    Fingerprint,
+    Manifest,
+    difference,
+    generations_of,
+    new_manifest,
+    next_generation,
+    with_generation,
+)
 from windrow.store.rank_progress import (
     Ranks,
     RankShare,
@@ -22,17 +30,8 @@ from windrow.store.rank_progress import (
     share_of,
     with_share,
 )
-from windrow.store.reader import segments
-from windrow.store.run_directory import (
-    Fingerprint,
-    Manifest,
-    RunDirectory,
-    generations_of,
-    new_manifest,
-    next_generation,
-    whole_sizes,
-    with_generation,
-)
+from windrow.store.run_directory import RunDirectory
+from windrow.store.segments import segments, whole_sizes
 from windrow.tasks.selection import refuse_other_draw, with_draw
 from windrow.tasks.sharding import plan_digest
 from windrow.version import __version__
@@ -204,24 +203,3 @@ def _agreed_grading(manifest: Manifest, now: Fingerprint | None, *, regrade: boo
     known = generations_of(manifest)
     again = next((generation for generation in reversed(known) if generation.hash == now.hash), None)
     return again or next_generation(manifest, now)
-
-
-def difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> str:
-    """What differs between two fingerprints, a line each."""
-    before, after = dict(_leaves(old)), dict(_leaves(new))
-    return "\n".join(
-        f"  {key}: {before.get(key, '(not set)')} → {after.get(key, '(not set)')}"
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
-    )
-
-
-def _leaves(value: Json, prefix: str = "") -> Iterable[tuple[str, Json]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _leaves(item, f"{prefix}[{number}]")
-    else:
-        yield prefix, value

@@ -190,7 +190,7 @@ class _Execution:
 
         def following() -> Slot | None:
             slot = next(pending, None)
-            while slot is not None and resume_state.is_judged(slot):
+            while slot is not None and resume_state.has_verdicts(slot):
                 slot = retried(slot)
             return slot
 

@@ -18,9 +18,9 @@ from windrow.grading.run_scorers import RunScorers
 from windrow.records import Rollout, RolloutGroup, Usage
 from windrow.store.folding import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
 from windrow.store.judgements import Judgements
-from windrow.store.line_places import Place
+from windrow.store.line_positions import LinePosition
+from windrow.store.manifest import Fingerprint
 from windrow.store.resume import ResumeState
-from windrow.store.run_directory import Fingerprint
 from windrow.util.blobs import Blobs
 
 OnProgress = Callable[[], Awaitable[None]]
@@ -78,11 +78,13 @@ class CollectGrading:
             return rollout
         expected = expected_scorers(generation.of, rollout.env)
         missing = (
-            missing_scorers(rollout, expected) if fresh else self._resume_state.missing(rollout, expected)
+            missing_scorers(rollout, expected)
+            if fresh
+            else self._resume_state.missing_scorers(rollout, expected)
         )
         gradings = await self._pass.grade(rollout, missing)
         graded = folded(rollout, gradings, generation)
-        self._resume_state.judged(rollout, gradings)
+        self._resume_state.add_gradings(rollout, gradings)
         self._count([rollout], [graded])
         return graded
 
@@ -95,7 +97,9 @@ class CollectGrading:
         names: Sequence[str] = expected_group_scorers(generation.of, env)
         if not changed:
             missing = {
-                name for rollout in group.rollouts for name in self._resume_state.missing(rollout, names)
+                name
+                for rollout in group.rollouts
+                for name in self._resume_state.missing_scorers(rollout, names)
             }
             names = [name for name in names if name in missing]
         graded = await self._pass.grade_group(group, names)
@@ -103,7 +107,7 @@ class CollectGrading:
         return graded
 
     def _count(self, before: Sequence[Rollout], now: Sequence[Rollout]) -> None:
-        self._resume_state.ungraded += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
+        self._resume_state.ungraded_count += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
 
     async def grade_leftovers(
         self,
@@ -117,7 +121,7 @@ class CollectGrading:
         `on_group` is awaited with each group that is graded now, `on_progress` after each rollout and each group.
         """
 
-        async def judge_rollout(place: Place) -> None:
+        async def judge_rollout(place: LinePosition) -> None:
             await self.grade(self._resume_state.read(place), fresh=False)
 
         async def judge_group(id: str) -> None:
@@ -132,7 +136,7 @@ class CollectGrading:
             await on_progress()
 
         most = self._concurrency
-        rollouts, groups = iter(self._resume_state.to_grade), self._resume_state.unjudged_groups()
+        rollouts, groups = iter(self._resume_state.ungraded_lines), self._resume_state.ungraded_groups()
         await self._pass.grade_each(rollouts, judge_rollout, count, control=control, first=most, most=most)
         await self._pass.grade_each(groups, judge_group, count, control=control, first=most, most=most)
 

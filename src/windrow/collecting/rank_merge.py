@@ -11,15 +11,16 @@ import msgspec
 
 from windrow.collecting.collection import Collection
 from windrow.collecting.compatibility import agreed_manifest
+from windrow.collecting.merge import MergeResult, merge
 from windrow.collecting.resolve import ResolvedRun
 from windrow.engine.control import Control
 from windrow.errors import UsageError, WindrowError
 from windrow.store.lock import holder_of
 from windrow.store.locks import RANK
-from windrow.store.merging import Merged, merge
+from windrow.store.manifest import MANIFEST, read_manifest
 from windrow.store.merging.manifests import check_parts
 from windrow.store.rank_progress import Ranks, collecting, share_of
-from windrow.store.run_directory import MANIFEST, read_manifest, refuse_strangers
+from windrow.store.run_directory import refuse_strangers
 
 LOOK_S = 0.5
 
@@ -29,7 +30,7 @@ Say = Callable[[str], None]
 class Joined(msgspec.Struct, frozen=True):
     """The merged run, and a line for each rank whose share is not whole in it."""
 
-    merged: Merged
+    merged: MergeResult
     lacking: list[str]
 
     @property

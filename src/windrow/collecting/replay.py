@@ -35,8 +35,8 @@ from windrow.policies import Completion, Policy, Request
 from windrow.policies.base import ANY_SAMPLING
 from windrow.policies.external import REMOTE
 from windrow.records import Grading, Json, Message, Rollout, Turn
+from windrow.store.manifest import MANIFEST, Fingerprint, Manifest
 from windrow.store.reader import RunReader, load
-from windrow.store.run_directory import MANIFEST, Fingerprint, Manifest
 from windrow.tasks.plan import Slot
 
 

@@ -1,51 +1,28 @@
-"""From a configuration to everything a run needs, checked: tasks, policy, environment, scorers, fingerprints.
+"""From a configuration to one resolved run: tasks, policy, environment, scorers, fingerprints, each checked.
 
-Nothing is written and nothing is sent here: whatever can be refused is refused before the first request.
+`resolve` is a pipeline of plain steps. Nothing is written and nothing is sent: a call that can be refused is refused before
+the first request.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from windrow.agents import Agent, find_agent
+from windrow.collecting.fingerprints import behaviour_fingerprint, code_hashes
 from windrow.collecting.ranks import divided, note, rank_of
-from windrow.collecting.rows import (
-    Opened,
-    Survey,
-    as_numbered,
-    as_played,
-    names_env,
-    open_rows,
-    repeated,
-    scan_rows,
-)
-from windrow.config import (
-    LimitsConfig,
-    LoadedConfig,
-    RunConfig,
-    as_tree,
-    expand,
-    services_at,
-)
+from windrow.collecting.refusals import refuse_unusable_scorers, refuse_unusable_settings
+from windrow.collecting.rows import OpenedRows, RowSurvey, open_rows, settle_config, survey_rows
+from windrow.config import LoadedConfig, RunConfig, expand, services_at
 from windrow.engine.adaptive_limit import MOST
-from windrow.engine.components import (
-    Components,
-    Overrides,
-    make,
-    make_context,
-)
+from windrow.engine.components import Components, Overrides, make_components, make_context
 from windrow.engine.context import RunContext
-from windrow.envs import BaseEnv, Match, find_env
+from windrow.envs import Match
 from windrow.envs.scoring import AnyScorer
-from windrow.envs.seating import own_settings
 from windrow.errors import UsageError
 from windrow.grading.run_scorers import (
     RunScorers,
-    after_commit_scorers,
     answer_scorer,
     env_group_scorers,
     env_scorers,
@@ -55,13 +32,9 @@ from windrow.grading.run_scorers import (
     unused_settings_notes,
 )
 from windrow.grading.scorer_models import scorer_models
-from windrow.identity import fingerprint, source_hash
-from windrow.policies import Policy, check_sampling
-from windrow.policies.capture import LEVELS
-from windrow.records import Json
-from windrow.registry import name_of
+from windrow.policies import Policy
 from windrow.services import Service, addresses, plan_services
-from windrow.store.run_directory import Fingerprint, Manifest
+from windrow.store.manifest import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called
 from windrow.store.scan_index import ScanIndex
 from windrow.tasks.row_problems import list_problems
@@ -69,7 +42,6 @@ from windrow.tasks.sampling import Draw
 from windrow.tasks.scan import Selection, Source
 from windrow.tasks.selection import Chooser, Chosen
 from windrow.tasks.sharding import Rank
-from windrow.tools import Tool
 from windrow.trackers.names import parse_track
 from windrow.util.redaction import Redactor
 from windrow.workers.spec import WorkerSpec
@@ -78,7 +50,10 @@ DEFAULT_CONCURRENCY = 64
 
 
 class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
-    loaded: LoadedConfig
+    """A run before its first request: everything that a call needs, made and checked."""
+
+    loaded: LoadedConfig  # the whole configuration, with what the rows imply
+    run: RunConfig  # of what ranks share, the part of this call
     source: Source
     scan_index: ScanIndex | None  # of the source, to be kept beside the run
     chooser: Chooser
@@ -93,13 +68,10 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     services: tuple[Service, ...] = ()
     matches: bool = False  # whether some episodes have several seats
-    called: frozenset[str] = frozenset()  # the names under which the agent plays, where the rows give them
+    agent_names: frozenset[str] = (
+        frozenset()
+    )  # the names under which the agent plays, where the rows give them
     rank: Rank | None = None  # which of the tasks are for others
-
-    @property
-    def run(self) -> RunConfig:
-        """What this call keeps to; of what ranks share, its part. `loaded.run` has the whole."""
-        return divided(self.loaded.run, self.rank)
 
     @property
     def tasks(self) -> Selection:
@@ -140,65 +112,54 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(loaded: LoadedConfig, overrides: Overrides | None = None) -> ResolvedRun:
+    """The run that a configuration describes. `overrides` are objects that take the place of what it names."""
     for text in loaded.run.track:
         parse_track(text)
     redactor = Redactor()
     services = plan_services(loaded.run, redactor)
     with services_at(addresses(services)):
-        return _prepare(loaded, overrides or Overrides(), redactor, services)
+        return _resolve(loaded, overrides or Overrides(), redactor, services)
 
 
-def _prepare(
+def _resolve(
     loaded: LoadedConfig, overrides: Overrides, redactor: Redactor, services: tuple[Service, ...]
 ) -> ResolvedRun:
     rank = rank_of(loaded)
-    loaded = repeated(loaded, overrides)
-    opened = open_rows(loaded, overrides)
-    loaded = as_played(loaded, overrides, opened)
-    run = divided(loaded.run, rank)
-    components = make(msgspec.structs.replace(loaded, run=run), overrides, redactor)
-    survey = Survey(
-        components,
-        choose_scorer=run.scorers is None and not overrides.scorers,
-        env_named=names_env(loaded, overrides),
-    )
+    rows = open_rows(loaded, overrides)
+    share = msgspec.structs.replace(loaded, run=divided(loaded.run, rank))
+    components = make_components(share, overrides, redactor, env_name=rows.env)
     chooser = Chooser(loaded)
-    table = chooser.table if chooser.wanted else None
-    scanned = scan_rows(loaded, opened, survey, table, _runs_before(run, opened, components, rank))
-    source = scanned.source
-    loaded, of_rows = as_numbered(loaded, opened.rows, components)
-    _check_policy(loaded, components.policy, source)
-    _check_capture(run, components)
-    scorers, notes = _scorers(run, overrides, components, survey)
-    late = after_commit_scorers(scorers)
-    if late and (run.capture or components.env.capture) == "none":
-        raise UsageError(
-            f"--capture none: scorer {late[0]!r} judges after the commit and would find no messages"
-        )
-    needy = next((scorer.name for scorer in scorers if getattr(scorer, "needs_tokens", False)), None)
-    if needy is not None and components.capture != "tokens":
-        raise UsageError(f"scorer {needy!r} needs the ids of what was sampled: give --capture tokens")
-    if components.functions or run.tools:
-        _check_tools_are_used(components)
-    behaviour = _behaviour(loaded, components, source)
+    survey = survey_rows(
+        loaded,
+        overrides,
+        rows,
+        components,
+        traits=chooser.table if chooser.wanted else None,
+        earlier_runs=_earlier_runs(share.run, rows, components, rank),
+    )
+    settled, row_notes = settle_config(loaded, rows, survey, components)
+    run = divided(settled.run, rank)
+    concurrency = _concurrency(run, components.policy, rank)
+    refuse_unusable_settings(settled, run, overrides, components, survey, concurrency=concurrency)
+    scorers, scorer_notes = _choose_scorers(run, overrides, components, survey)
+    refuse_unusable_scorers(run, components, scorers)
     models = scorer_models(scorers, run, redactor, overrides.models)
     grading = grading_fingerprint(scorers, models)
     judging = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
-    concurrency = _concurrency(run, components.policy, rank)
-    _check_limited(run, components, survey)
-    _check_workers(run, overrides, concurrency)
-    chosen = chooser.choose(source)
+    behaviour = behaviour_fingerprint(settled, components, survey.source)
+    chosen = chooser.choose(survey.source)
     count = len(chosen.tasks)
-    of_ranks = (note(rank, loaded, len(rank.positions(count)), count),) if rank else ()
+    rank_notes = (note(rank, settled, len(rank.positions(count)), count),) if rank else ()
     return ResolvedRun(
-        loaded=loaded,
-        source=source,
-        scan_index=scanned.index,
+        loaded=settled,
+        run=run,
+        source=survey.source,
+        scan_index=survey.index,
         chooser=chooser,
         chosen=chosen,
         context=make_context(
             components,
-            loaded,
+            settled,
             redactor,
             behaviour=behaviour.hash,
             scorers=scorers,
@@ -207,55 +168,15 @@ def _prepare(
         judging=judging,
         behaviour=behaviour,
         grading=grading,
-        code=_code(components.env, components.agent, scorers, components.functions),
+        code=code_hashes(components.env, components.agent, scorers, components.functions),
         redactor=redactor,
-        notes=(*chosen.notes, *of_ranks, *of_rows, *notes),
+        notes=(*chosen.notes, *rank_notes, *row_notes, *scorer_notes),
         concurrency=concurrency,
         services=services,
         matches=any(issubclass(env, Match) for env in survey.envs),
-        called=frozenset(survey.called),
+        agent_names=survey.agent_names,
         rank=rank,
     )
-
-
-def _check_limited(run: RunConfig, components: Components, survey: Survey) -> None:
-    """Refuse a limit that would never hold: of an environment or an agent that there is not."""
-    kinds: tuple[tuple[str, Mapping[str, int], type, Callable[[str], type]], ...] = (
-        ("--env-concurrency", run.env_concurrency, components.env, find_env),
-        ("--agent-concurrency", run.agent_concurrency, components.agent, find_agent),
-    )
-    for flag, limits, own, find in kinds:
-        for name in limits.keys() - {name_of(own)}:
-            if own is components.agent and survey.called:
-                if name not in survey.called:
-                    known = ", ".join(sorted(survey.called))
-                    raise UsageError(f"{flag} {name}: no row is for it (they are for: {known})")
-                continue
-            try:
-                find(name)
-            except UsageError as problem:
-                raise UsageError(f"{flag} {name}: {problem}") from None
-
-
-def _check_workers(run: RunConfig, overrides: Overrides, concurrency: int) -> None:
-    """Refuse what several processes cannot share."""
-    if run.workers == 1:
-        return
-    if objects := overrides.objects():
-        raise UsageError(
-            f"workers={run.workers}: {objects[0]} was given as an object, which other processes cannot have; "
-            f"name it as module:name"
-        )
-    if run.workers > concurrency:
-        raise UsageError(
-            f"--workers {run.workers}: with --concurrency {concurrency} some would have nothing to do"
-        )
-
-
-def _check_tools_are_used(components: Components) -> None:
-    env = name_of(components.env)
-    if env in ("problem", "prompt") and name_of(components.agent) == "chat":
-        raise UsageError(f"env {env!r} ends with the first reply, so tools would be of no use; --env tool")
 
 
 def _concurrency(run: RunConfig, policy: Policy, rank: Rank | None) -> int:
@@ -269,33 +190,8 @@ def _concurrency(run: RunConfig, policy: Policy, rank: Rank | None) -> int:
     return total if rank is None else rank.places(total)
 
 
-def _check_policy(loaded: LoadedConfig, policy: Policy, source: Source) -> None:
-    """Whatever the policy would ignore is refused."""
-    for name in as_tree(loaded.run.policy.sampling):
-        where = loaded.origins.get(f"policy.sampling.{name}", "policy.sampling")
-        check_sampling(policy, {name}, where=where)
-    check_sampling(policy, source.row_sampling, where=f"'sampling' in a row of {source.rows.name}")
-    if loaded.run.seeds != "none":
-        check_sampling(policy, {"seed"}, where=f"--seeds {loaded.run.seeds}")
-
-
-def _check_capture(run: RunConfig, components: Components) -> None:
-    """Refuse a level that the policy cannot be asked for."""
-    level, policy = run.capture or components.env.capture, components.policy
-    if level is not None and level not in policy.captures:
-        can = ", ".join(name for name in LEVELS if name in policy.captures)
-        raise UsageError(f"--capture {level}: policy {policy.name!r} can be captured as {can}")
-    if run.top_logprobs and not policy.gives_top_logprobs:
-        raise UsageError(f"--top-logprobs {run.top_logprobs}: policy {policy.name!r} does not give them")
-    if run.top_logprobs and run.capture in ("none", "text"):
-        raise UsageError(
-            f"--top-logprobs {run.top_logprobs}: --capture {run.capture} keeps none; "
-            f"leave it out, or say logprobs or tokens"
-        )
-
-
-def _scorers(
-    run: RunConfig, overrides: Overrides, components: Components, survey: Survey
+def _choose_scorers(
+    run: RunConfig, overrides: Overrides, components: Components, survey: RowSurvey
 ) -> tuple[tuple[AnyScorer, ...], tuple[str, ...]]:
     """The scorers, and what to say about the choice."""
     notes: tuple[str, ...] = ()
@@ -315,67 +211,8 @@ def _scorers(
     return (*scorers, *env_group_scorers(survey.envs, components)), notes
 
 
-def _behaviour(loaded: LoadedConfig, components: Components, source: Source) -> Fingerprint:
-    """What shapes the rollouts: nothing volatile (URL, key, path, concurrency, seconds)."""
-    env, agent = components.env, components.agent
-    run = loaded.run
-    own = own_settings(env, run.env.settings)
-    limits = {"max_turns": run.limits.max_turns}
-    for name in ("max_episode_tokens", "max_tool_calls"):
-        if (value := getattr(run.limits, name)) is not None:
-            limits[name] = value
-    for name in ("max_parse_errors", "max_tool_result_chars"):
-        if (value := getattr(run.limits, name)) != getattr(LimitsConfig(), name):
-            limits[name] = value
-    of: dict[str, Json] = {
-        "policy": components.policy.identity(),
-        "sampling": components.sampling,
-        "limits": limits,
-        "env": {"name": name_of(env), "settings": env.identity(own), "version": env.version},
-        "agent": {
-            "name": name_of(agent),
-            "settings": agent.identity(run.agent.settings),
-            "version": agent.version,
-        },
-    }
-    if components.seating.seat_shift:
-        of["seat_shift"] = components.seating.seat_shift
-    of.update(components.toolbox.identity())
-    if components.prompt is not None:
-        of["prompt"] = components.prompt.source
-    if components.models:
-        of["models"] = {
-            name: {"policy": model.policy.identity(), "sampling": model.sampling}
-            for name, model in components.models.items()
-        }
-    if run.seeds != "none":
-        of["seeds"] = run.seeds
-    over_rows = sorted(loaded.forced_sampling & source.row_sampling)
-    if over_rows:
-        of["sampling_over_rows"] = over_rows
-    if limits_over_rows := sorted(loaded.forced_limits & source.row_limits):
-        of["limits_over_rows"] = limits_over_rows
-    return Fingerprint(fingerprint(of), of)
-
-
-def _code(
-    env: type[BaseEnv], agent: type[Agent], scorers: Sequence[AnyScorer], functions: Sequence[Tool]
-) -> dict[str, str]:
-    """Source hashes of user code that carries no version of its own: a change in it is only warned of."""
-    hashes: dict[str, str | None] = {}
-    for kind, part in (("env", env), ("agent", agent)):
-        if part.version is None:
-            hashes[f"{kind} {name_of(part)}"] = source_hash(part)
-    for scorer in scorers:
-        if getattr(scorer, "version", None) is None:
-            hashes[f"scorer {scorer.name}"] = getattr(scorer, "source", None)
-    for tool in functions:
-        hashes[f"tool {tool.name}"] = source_hash(inspect.unwrap(tool.call))
-    return {name: found for name, found in hashes.items() if found is not None}
-
-
-def _runs_before(run: RunConfig, opened: Opened, components: Components, rank: Rank | None) -> list[Path]:
+def _earlier_runs(run: RunConfig, rows: OpenedRows, components: Components, rank: Rank | None) -> list[Path]:
     """The runs that may have kept what a pass over the same rows has found; the fingerprint is not known yet."""
     if run.out:
         return [run_at(expand(run.out, where="out"), rank.number if rank is not None else 0)]
-    return runs_called(run_name(opened.name, opened.split, components.policy.model))
+    return runs_called(run_name(rows.name, rows.split, components.policy.model))

@@ -1,6 +1,6 @@
-"""From rows to a source of tasks: where they are read from, and what one pass over them finds out.
+"""The rows of a run: opened, surveyed in one pass, and what they imply for the configuration.
 
-What the pass finds out is kept beside the run (`store/scan_index.py`), and taken again for the same rows, checked by the same.
+The survey is kept beside the run (`store/scan_index.py`). A later call takes it instead of a pass if rows and checks are the same.
 """
 
 from __future__ import annotations
@@ -12,25 +12,20 @@ from typing import Any
 import msgspec
 
 from windrow.agents import find_agent
-from windrow.config import (
-    LoadedConfig,
-    expand,
-)
+from windrow.config import LoadedConfig, expand
 from windrow.engine.components import Components, Overrides
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import Seating
 from windrow.errors import UsageError
 from windrow.grading.answers import answers_of, parse_number
-from windrow.grading.run_scorers import (
-    DEFAULT_SCORERS_ENV,
-)
+from windrow.grading.run_scorers import DEFAULT_SCORERS_ENV
 from windrow.identity import digest
 from windrow.records import Json
 from windrow.registry import name_of
 from windrow.store.scan_index import Findings, ScanIndex, kept_scan
 from windrow.tasks.cache import open_anew, open_kept
 from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
-from windrow.tasks.loaders import FORMS
+from windrow.tasks.loaders import describe_sources
 from windrow.tasks.mapping import MappedRows, parse_map
 from windrow.tasks.row_formats import ForeignRows, env_of, own_env, usual_env
 from windrow.tasks.row_problems import RowProblems
@@ -38,35 +33,164 @@ from windrow.tasks.rows import BadRow, Rows, spool_rows
 from windrow.tasks.sampling import TraitTable
 from windrow.tasks.scan import Source, scan
 
-# Where the checks stand that go by the row alone.
+# Modules whose row checks depend on the row alone.
 OUR_CHECKS = frozenset(
     f"windrow.{module}"
     for module in ("agents.base", "envs.base", "envs.chat", "envs.judged", "envs.problem", "envs.rubric")
 )
 
 
-class Survey:
-    """What one pass over the rows finds out: which environment each is for, and which have answers."""
+class OpenedRows(msgspec.Struct, frozen=True):
+    """The rows that a configuration names. Only the first one was read."""
+
+    rows: ForeignRows | JoinedRows
+    name: str
+    split: str | None
+    samples: int | None = None  # how many per task the data sets ask for
+    env: str | None = None  # the environment that plays rows like the first one, where nothing names one
+
+
+class RowSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of one pass over the rows."""
+
+    source: Source
+    index: ScanIndex | None  # to be kept beside the run; None: kept already, or not to be kept
+    envs: frozenset[type[BaseEnv]]
+    agent_names: frozenset[str]  # the names under which the agent plays rows, where they have one
+    problem_rows: int  # rows for the environment whose default scorers compare answers
+    all_numbers: bool  # whether every answer of those is a number
+    unanswered: RowProblems
+    unanswered_problems: RowProblems
+    repeats: tuple[int, int] | None  # how many rows numbered tasks have, at least and at most
+    seeded: bool  # whether rows have the numbers of their rollouts as seeds
+    unheeded: frozenset[str]  # parameters that rows ask for and the policy is not told
+
+
+def open_rows(loaded: LoadedConfig, overrides: Overrides) -> OpenedRows:
+    config = loaded.run.tasks
+    source = expand(config.source, where="tasks.source")
+    split = expand(config.split, where="tasks.split")
+    open_source = open_kept if loaded.run.reuse_prepared else open_anew
+    samples = None
+    if overrides.rows is not None:
+        name = source or "rows"
+        rows: ForeignRows | JoinedRows = ForeignRows(spool_rows(overrides.rows, name))
+    elif loaded.run.datasets:
+        split, datasets = chosen(loaded.run, split)
+        samples = repeats_of(datasets) if "samples" not in loaded.origins else None
+        rows = open_datasets(datasets, split, open_source)
+        name = "+".join(sorted(rows.sources))
+    elif not config.path:
+        raise UsageError(f"no tasks: give {describe_sources()}")
+    else:
+        plain_rows, found_name = open_source(expand(config.path, where="tasks.path"), split)
+        rows, name = ForeignRows(plain_rows), source or found_name
+    env = None if _names_env(loaded, overrides) else env_of(rows, as_they_are=_as_they_are(loaded))
+    return OpenedRows(rows, name, split, samples, env)
+
+
+def survey_rows(
+    loaded: LoadedConfig,
+    overrides: Overrides,
+    opened: OpenedRows,
+    components: Components,
+    *,
+    traits: TraitTable | None = None,
+    earlier_runs: Iterable[Path] = (),
+) -> RowSurvey:
+    """One pass over the rows, or the survey that one of `earlier_runs` has kept of the same pass.
+
+    The pass fills `traits`, by which tasks are drawn.
+    """
+    checker = _RowChecker(
+        components,
+        choose_scorer=loaded.run.scorers is None and not overrides.scorers,
+        env_named=_names_env(loaded, overrides) or opened.env is not None,
+    )
+    key = _scan_key(loaded, opened, checker) if traits is None else None
+    kept = kept_scan(earlier_runs, key) if key is not None else None
+    if kept is not None:
+        checker.take(kept.findings)
+        source = Source.unpack(kept.source, _mapped(loaded, opened), name=opened.name, split=opened.split)
+        return checker.survey(source, opened.rows, None)
+    source = _scan(loaded, opened, checker, traits)
+    findings = checker.findings() if key is not None and not source.invalid else None
+    numbered = opened.rows.repeats or opened.rows.seeded or opened.rows.unheeded
+    index = (
+        ScanIndex(key, source, findings)
+        if key is not None and findings is not None and not numbered
+        else None
+    )
+    return checker.survey(source, opened.rows, index)
+
+
+def settle_config(
+    loaded: LoadedConfig, opened: OpenedRows, survey: RowSurvey, components: Components
+) -> tuple[LoadedConfig, tuple[str, ...]]:
+    """The configuration with what the rows imply where it is silent: the environment and the samples; and notes about it."""
+    run, origins, notes = loaded.run, dict(loaded.origins), []
+    if opened.env is not None:
+        run = msgspec.structs.replace(run, env=msgspec.structs.replace(run.env, name=opened.env))
+        origins["env.name"] = opened.rows.name
+    if opened.samples is not None:
+        run = msgspec.structs.replace(run, samples=opened.samples)
+        origins["samples"] = "datasets"
+    if survey.unheeded and not components.agent.external:
+        asked = ", ".join(sorted(survey.unheeded))
+        notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
+    if survey.seeded and run.seeds != "sample":
+        notes.append("rows have the numbers of their rollouts as seeds; --seeds sample sends them")
+    if survey.repeats is not None:
+        least, most = survey.repeats
+        has = f"from {least} to {most} rows" if least != most else "1 row" if most == 1 else f"{most} rows"
+        name = opened.rows.name
+        if "samples" in origins and run.samples != most:
+            notes.append(f"{name} has {has} a task; -k {run.samples} makes {run.samples}")
+        elif "samples" not in origins and most > 1:
+            run = msgspec.structs.replace(run, samples=most)
+            notes.append(f"{name} has {has} a task, so there are {most} samples of each (-k {most})")
+    return msgspec.structs.replace(loaded, run=run, origins=origins), tuple(notes)
+
+
+class _RowChecker:
+    """Checks each row of a pass and gathers the survey."""
 
     def __init__(self, components: Components, *, choose_scorer: bool, env_named: bool) -> None:
-        """`env_named`: whether something says which environment it is, the run or its first row."""
-        self._made = components
+        """`env_named`: whether something names the environment, the run or its first row."""
+        self._components = components
         self._env_named = env_named
         self._env = components.env
         self._choose_scorer = choose_scorer
         self._prompt = components.prompt
-        self._found: dict[tuple[str, str], type | UsageError] = {}
+        self._named_parts: dict[
+            tuple[str, str], type | UsageError
+        ] = {}  # environments and agents that rows name
         self.envs: set[type[BaseEnv]] = set()
-        self.called: set[str] = set()  # the names under which the agent plays rows, where they have one
+        self.agent_names: set[str] = set()
         self.problem_rows = 0
         self.all_numbers = True
         self.unanswered = RowProblems()
         self.unanswered_problems = RowProblems()
 
+    def survey(self, source: Source, rows: ForeignRows | JoinedRows, index: ScanIndex | None) -> RowSurvey:
+        return RowSurvey(
+            source=source,
+            index=index,
+            envs=frozenset(self.envs),
+            agent_names=frozenset(self.agent_names),
+            problem_rows=self.problem_rows,
+            all_numbers=self.all_numbers,
+            unanswered=self.unanswered,
+            unanswered_problems=self.unanswered_problems,
+            repeats=rows.repeats,
+            seeded=rows.seeded,
+            unheeded=frozenset(rows.unheeded),
+        )
+
     @property
     def inputs(self) -> list[Json] | None:
-        """What a pass goes by beside the rows; None if it runs code that is not ours, which may go by anything."""
-        components = self._made
+        """Everything beside the rows that a pass depends on; None if it runs user code, which may depend on anything."""
+        components = self._components
         if issubclass(components.env, Match) or not all(map(_is_ours, (components.env, components.agent))):
             return None
         prompt = self._prompt.source if self._prompt is not None else None
@@ -75,9 +199,8 @@ class Survey:
         return [env, agent, prompt, self._choose_scorer, self._env_named]
 
     def findings(self) -> Findings | None:
-        """What `found_before` needs to take the place of a pass; None if rows name environments or agents: a name in an
-        index is never imported."""
-        if self._found:
+        """The part of a survey that is kept; None if rows name environments or agents: a name in an index is never imported."""
+        if self._named_parts:
             return None
         return Findings(
             self.problem_rows,
@@ -86,8 +209,8 @@ class Survey:
             (self.unanswered_problems.first, len(self.unanswered_problems)),
         )
 
-    def found_before(self, findings: Findings) -> None:
-        """A pass that goes by the same has found this."""
+    def take(self, findings: Findings) -> None:
+        """Take the findings of an earlier pass with the same inputs."""
         self.envs.add(self._env)
         self.problem_rows, self.all_numbers = findings.problem_rows, findings.all_numbers
         self.unanswered = RowProblems(*findings.unanswered)
@@ -103,20 +226,22 @@ class Survey:
             raise ValueError(f"env {name_of(env)!r} makes its own prompts and would ignore --prompt")
         if issubclass(env, Match):
             own = env is self._env  # only the run's own has settings
-            seating, settings = (self._made.seating, self._made.env_settings) if own else (Seating(), {})
+            seating, settings = (
+                (self._components.seating, self._components.env_settings) if own else (Seating(), {})
+            )
             seating.check(env, settings, row)
         if row.get("agent") is not None:
             self._find("agent", row["agent"], find_agent)
         else:
-            self._made.agent.check_row(self._made.agent_settings, row)
+            self._components.agent.check_row(self._components.agent_settings, row)
 
     def watch(self, row: Mapping[str, Json], where: str) -> None:
         answer = row.get("answer")
         env = self._env_of(row)
         self.envs.add(env)
-        called = self._made.agent.called(self._made.agent_settings, row)
-        if called is not None:
-            self.called.add(called)
+        name = self._components.agent.called(self._components.agent_settings, row)
+        if name is not None:
+            self.agent_names.add(name)
         is_problem = name_of(env) == DEFAULT_SCORERS_ENV
         self.problem_rows += is_problem
         if answer is None:
@@ -129,9 +254,9 @@ class Survey:
 
     def _env_of(self, row: Mapping[str, Json]) -> type[BaseEnv]:
         name = own_env(row)
-        if name is None and not self._env_named and (usual := usual_env(row)) is not None:
+        if name is None and not self._env_named and (expected := usual_env(row)) is not None:
             raise ValueError(
-                f"the row is played in env {usual!r}, and the first one of the source is not: give --env {usual}, or a file for each"
+                f"the row is played in env {expected!r}, and the first one of the source is not: give --env {expected}, or a file for each"
             )
         if name is None or name == name_of(self._env):
             return self._env
@@ -139,105 +264,29 @@ class Survey:
         return env
 
     def _find(self, kind: str, name: str, find: Callable[[str], type]) -> Any:
-        if (kind, name) not in self._found:
+        if (kind, name) not in self._named_parts:
             try:
-                self._found[kind, name] = find(name)
+                self._named_parts[kind, name] = find(name)
             except UsageError as problem:
-                self._found[kind, name] = problem
-        found = self._found[kind, name]
-        if isinstance(found, UsageError):
-            raise ValueError(str(found))
-        return found
+                self._named_parts[kind, name] = problem
+        part = self._named_parts[kind, name]
+        if isinstance(part, UsageError):
+            raise ValueError(str(part))
+        return part
 
 
-def repeated(loaded: LoadedConfig, overrides: Overrides) -> LoadedConfig:
-    """As many samples as the data sets say, where nothing else says it."""
-    run = loaded.run
-    if not run.datasets or overrides.rows is not None or "samples" in loaded.origins:
-        return loaded
-    said = repeats_of(chosen(run, expand(run.tasks.split, where="tasks.split"))[1])
-    if said is None:
-        return loaded
-    origins = {**loaded.origins, "samples": "datasets"}
-    return LoadedConfig(msgspec.structs.replace(run, samples=said), origins)
+def _names_env(loaded: LoadedConfig, overrides: Overrides) -> bool:
+    return overrides.env is not None or any(key == "env" or key.startswith("env.") for key in loaded.origins)
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """The rows that a configuration names, unread."""
-
-    rows: ForeignRows | JoinedRows
-    name: str
-    split: str | None
+def _as_they_are(loaded: LoadedConfig) -> bool:
+    """Whether neither a mapping nor a template changes what an episode opens with."""
+    return not loaded.run.tasks.map and loaded.run.prompt is None
 
 
-def open_rows(loaded: LoadedConfig, overrides: Overrides) -> Opened:
-    config = loaded.run.tasks
-    source = expand(config.source, where="tasks.source")
-    split = expand(config.split, where="tasks.split")
-    opened = open_kept if loaded.run.reuse_prepared else open_anew
-    if overrides.rows is not None:
-        name = source or "rows"
-        return Opened(ForeignRows(spool_rows(overrides.rows, name)), name, split)
-    if loaded.run.datasets:
-        split, datasets = chosen(loaded.run, split)
-        joined = open_datasets(datasets, split, opened)
-        return Opened(joined, "+".join(sorted(joined.sources)), split)
-    if not config.path:
-        raise UsageError(f"no tasks: give {FORMS}")
-    rows, found = opened(expand(config.path, where="tasks.path"), split)
-    return Opened(ForeignRows(rows), source or found, split)
-
-
-def names_env(loaded: LoadedConfig, overrides: Overrides) -> bool:
-    return overrides.env is not None or any(
-        place == "env" or place.startswith("env.") for place in loaded.origins
-    )
-
-
-def as_played(loaded: LoadedConfig, overrides: Overrides, opened: Opened) -> LoadedConfig:
-    """In the environment that rows of their system are played in, where nothing names one."""
-    if names_env(loaded, overrides):
-        return loaded
-    as_they_are = not loaded.run.tasks.map and loaded.run.prompt is None
-    name = env_of(opened.rows, as_they_are=as_they_are)
-    if name is None:
-        return loaded
-    env = msgspec.structs.replace(loaded.run.env, name=name)
-    origins = {**loaded.origins, "env.name": opened.rows.name}
-    return LoadedConfig(msgspec.structs.replace(loaded.run, env=env), origins)
-
-
-class Scanned(msgspec.Struct, frozen=True):
-    """The tasks, and what is to be kept of the pass that found them, if it was made and can be."""
-
-    source: Source
-    index: ScanIndex | None
-
-
-def scan_rows(
-    loaded: LoadedConfig,
-    opened: Opened,
-    survey: Survey,
-    table: TraitTable | None = None,
-    runs: Iterable[Path] = (),
-) -> Scanned:
-    """One pass over the rows, or what one of `runs` has kept of the same pass; `table` takes what a draw goes by."""
-    key = _scan_key(loaded, opened, survey) if table is None else None
-    kept = kept_scan(runs, key) if key is not None else None
-    if kept is not None:
-        survey.found_before(kept.findings)
-        rows = _mapped(loaded, opened)
-        return Scanned(Source.unpack(kept.source, rows, name=opened.name, split=opened.split), None)
-    source = _scan(loaded, opened, survey, table)
-    findings = survey.findings() if key is not None and not source.invalid else None
-    if key is None or findings is None or (opened.rows.repeats or opened.rows.seeded or opened.rows.unheeded):
-        return Scanned(source, None)
-    return Scanned(source, ScanIndex(key, source, findings))
-
-
-def _scan_key(loaded: LoadedConfig, opened: Opened, survey: Survey) -> str | None:
-    """A digest of all that a pass goes by; None if that cannot be told."""
-    rows, inputs = opened.rows, survey.inputs
+def _scan_key(loaded: LoadedConfig, opened: OpenedRows, checker: _RowChecker) -> str | None:
+    """A digest of everything that a pass depends on; None if that cannot be told."""
+    rows, inputs = opened.rows, checker.inputs
     content = rows.content_digest() if isinstance(rows, ForeignRows) and inputs is not None else None
     if content is None:
         return None
@@ -245,54 +294,33 @@ def _scan_key(loaded: LoadedConfig, opened: Opened, survey: Survey) -> str | Non
     return digest([content, rows.name, opened.name, opened.split, maps, inputs])
 
 
-def _scan(loaded: LoadedConfig, opened: Opened, survey: Survey, table: TraitTable | None) -> Source:
-
+def _scan(
+    loaded: LoadedConfig, opened: OpenedRows, checker: _RowChecker, traits: TraitTable | None
+) -> Source:
     def watch(row: Mapping[str, Json], where: str) -> None:
-        survey.watch(row, where)
-        if table is not None:
-            table.watch(row)
+        checker.watch(row, where)
+        if traits is not None:
+            traits.watch(row)
 
     rows = opened.rows
     return scan(
         _mapped(loaded, opened),
         name=opened.name,
         split=opened.split,
-        check=survey.check,
+        check=checker.check,
         watch=watch,
         skip_invalid=loaded.run.tasks.skip_invalid,
         source_of=rows.source_of if isinstance(rows, JoinedRows) else None,
     )
 
 
-def _mapped(loaded: LoadedConfig, opened: Opened) -> Rows:
+def _mapped(loaded: LoadedConfig, opened: OpenedRows) -> Rows:
     maps = parse_map(expand(loaded.run.tasks.map, where="tasks.map"), loaded.origins)
     return MappedRows(opened.rows, maps) if maps else opened.rows
 
 
 def _is_ours(part: type) -> bool:
-    """Whether rows for an environment or an agent are checked by our code alone, and by nothing but the row."""
+    """Whether our code alone checks the rows of an environment or an agent, and looks at nothing but the row."""
     checks = (getattr(part, name, None) for name in ("check_row", "called"))
     functions = (getattr(check, "__func__", check) for check in checks if check is not None)
     return all(getattr(function, "__module__", None) in OUR_CHECKS for function in functions)
-
-
-def as_numbered(
-    loaded: LoadedConfig, rows: ForeignRows | JoinedRows, components: Components
-) -> tuple[LoadedConfig, tuple[str, ...]]:
-    """As many samples as numbered rows have for each task, unless the configuration says how many; and what to say."""
-    notes: list[str] = []
-    if rows.unheeded and not components.agent.external:
-        asked = ", ".join(sorted(rows.unheeded))
-        notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
-    run = loaded.run
-    if rows.seeded and run.seeds != "sample":
-        notes.append("rows have the numbers of their rollouts as seeds; --seeds sample sends them")
-    if rows.repeats is not None:
-        least, most = rows.repeats
-        has = f"from {least} to {most} rows" if least != most else "1 row" if most == 1 else f"{most} rows"
-        if "samples" in loaded.origins and run.samples != most:
-            notes.append(f"{rows.name} has {has} a task; -k {run.samples} makes {run.samples}")
-        elif "samples" not in loaded.origins and most > 1:
-            run = msgspec.structs.replace(run, samples=most)
-            notes.append(f"{rows.name} has {has} a task, so there are {most} samples of each (-k {most})")
-    return msgspec.structs.replace(loaded, run=run), tuple(notes)

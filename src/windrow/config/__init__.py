@@ -3,11 +3,13 @@
 Nothing is ignored: an unknown key, a wrong type or a value out of range is an error that names the key, the file and
 line (or the flag), and the nearest right name. `${VAR}` stands for an environment variable, `${service.NAME.url}` for
 where a service runs; both are expanded when the value is used and never written to a file.
+
+This room holds options, their types and their loading. Objects that a configuration names (policies, environments,
+scorers) are made in their own rooms.
 """
 
 from __future__ import annotations
 
-from windrow.config.explain import nearest
 from windrow.config.load import LoadedConfig, load_config
 from windrow.config.options import OPTIONS, parse_maps, parse_mcp, parse_scorer, parse_tool
 from windrow.config.sections import (
@@ -33,6 +35,7 @@ from windrow.config.sections import (
     as_tree,
 )
 from windrow.config.variables import expand, services_at, services_in, variables_in
+from windrow.util.spelling import nearest
 
 __all__ = [
     "RunConfig",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any, get_args
 
 import msgspec
@@ -28,14 +27,7 @@ from windrow.config.sections import (
     TasksConfig,
     ToolConfig,
 )
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no name is near."""
-    import difflib  # only a name that was misspelt needs it
-
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+from windrow.util.spelling import nearest
 
 
 def explain(problem: str, tree: dict[str, Any], origins: dict[str, str]) -> str:

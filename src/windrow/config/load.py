@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
-from windrow.config.explain import explain, nearest, origin_of
-from windrow.config.options import AGENT_ENVS, OPTIONS, flag, shaped
+from windrow.config.explain import explain, origin_of
+from windrow.config.options import OPTIONS, flag, shaped
 from windrow.config.sections import RunConfig
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
+from windrow.registry import declared
+from windrow.util.spelling import nearest
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
@@ -64,8 +66,8 @@ def load_config(
         value = shaped(key.strip(), _parse_scalar(text, assignment))
         _assign(tree, key.strip(), value, f"--set {key.strip()}", origins)
     agent = tree.get("agent")
-    if isinstance(agent, dict) and agent.get("name") in AGENT_ENVS:
-        tree.setdefault("env", {"name": AGENT_ENVS[agent["name"]]})
+    if isinstance(agent, dict) and agent.get("name") in (agent_envs := declared("agent_envs")):
+        tree.setdefault("env", {"name": agent_envs[agent["name"]]})
     for key, value in _leaves("", tree):
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{origin_of(key, origins)}{key}: expected a finite number, found {value}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windrow.errors import UsageError
+from windrow.registry import declared, load
 
 # Every option that is a flag of the command and a keyword of the library, and the place it sets.
 OPTIONS: dict[str, str] = {
@@ -80,9 +81,6 @@ OPTIONS: dict[str, str] = {
     "lock": "lock",
 }
 
-_HEAD = re.compile(r"((?:\w+://)?(?:\$\{[^}]*\}|[^/])*)(.*)", re.S)  # an address, and a name after a slash
-NEMO_GYM = "nemo-gym"  # whose agents and scorer are named with the address of a head server
-AGENT_ENVS = {NEMO_GYM: NEMO_GYM}  # agents that play in one environment only, which need not be named then
 _LISTS = ("scorers", "tools", "allow_tools", "deny_tools")  # a flag adds one of them, and is spelled so
 
 
@@ -92,12 +90,9 @@ def flag(option: str) -> str:
 
 
 def parse_scorer(text: str) -> dict[str, Any]:
-    """`NAME` or `NAME=WEIGHT`, as the flag has it; `nemo-gym:URL` names a head server."""
+    """`NAME` or `NAME=WEIGHT`, as the flag has it; `NAME:ADDRESS` where the scorer of an integration takes one."""
     name, equals, weight = text.rpartition("=")
-    scorer: dict[str, Any] = {"name": name if equals else text}
-    kind, _, address = scorer["name"].partition(":")
-    if kind == NEMO_GYM and address:
-        scorer = {"name": kind, "settings": {"head": address}}
+    scorer = _addressed("scorer", name if equals else text)
     try:
         return {**scorer, "weight": float(weight)} if equals else scorer
     except ValueError:
@@ -105,14 +100,16 @@ def parse_scorer(text: str) -> dict[str, Any]:
 
 
 def parse_agent(text: str) -> dict[str, Any]:
-    """`NAME`, or `nemo-gym:URL[/AGENT]`: a head server, and who plays rows that do not say it."""
-    kind, _, address = text.partition(":")
-    if kind != NEMO_GYM or not address:
+    """`NAME`, as the flag has it; `NAME:ADDRESS` where the agent of an integration takes one."""
+    return _addressed("agent", text)
+
+
+def _addressed(kind: str, text: str) -> dict[str, Any]:
+    """The name in `text`, with the settings that an address after it means."""
+    name, _, address = text.partition(":")
+    if not address or name not in declared(f"{kind}_addresses"):
         return {"name": text}
-    found = _HEAD.fullmatch(address)
-    assert found is not None
-    head, agent = found[1], found[2].strip("/")
-    return {"name": kind, "settings": {"head": head, **({"agent": agent} if agent else {})}}
+    return {"name": name, "settings": load(kind, declared(f"{kind}_addresses")[name])(address)}
 
 
 def parse_tool(text: str) -> dict[str, Any]:

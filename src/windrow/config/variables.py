@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from urllib.parse import urlsplit
 
-from windrow.config.explain import nearest
 from windrow.errors import UsageError
 from windrow.records import Json
+from windrow.util.spelling import nearest
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
 _SERVICE = re.compile(r"\$\{service\.([^}]*)\}")
@@ -35,7 +35,7 @@ def services_at(addresses: Mapping[str, str]) -> Iterator[None]:
 def services_in(value: Json) -> set[str]:
     """The names of the services that a value speaks of."""
     if isinstance(value, str):
-        return {found.partition(".")[0] for found in _SERVICE.findall(value)}
+        return {reference.partition(".")[0] for reference in _SERVICE.findall(value)}
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return {name for part in parts for name in services_in(part)}
 
@@ -43,7 +43,7 @@ def services_in(value: Json) -> set[str]:
 def variables_in(value: Json) -> set[str]:
     """The names of the environment variables that a value speaks of."""
     if isinstance(value, str):
-        return {found[0] for found in _VARIABLE.findall(value)}
+        return {reference[0] for reference in _VARIABLE.findall(value)}
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return {name for part in parts for name in variables_in(part)}
 
@@ -56,10 +56,10 @@ def expand(value: Json, *, where: str) -> Json:
 
     def variable(match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
-        found = os.environ.get(name, default)
-        if found is None:
+        text = os.environ.get(name, default)
+        if text is None:
             raise UsageError(f"{where}: the environment variable {name} is not set")
-        return found
+        return text
 
     if isinstance(value, str):
         return _VARIABLE.sub(variable, _SERVICE.sub(lambda match: _address(match.group(1), where), value))

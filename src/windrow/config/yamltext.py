@@ -39,10 +39,10 @@ def yaml_value(text: str, visit: Callable[[Any], None] = lambda node: None) -> A
         raise NotYaml(str(problem)) from None
 
 
-def _size(node: Any, known: dict[int, int]) -> int:
+def _size(node: Any, sizes: dict[int, int]) -> int:
     """How many values a node stands for, each alias counted as what it repeats."""
-    if id(node) not in known:
+    if id(node) not in sizes:
         pairs = node.value if node.id == "mapping" else ()
         parts = node.value if node.id == "sequence" else [part for pair in pairs for part in pair]
-        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
-    return known[id(node)]
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts)
+    return sizes[id(node)]

@@ -1,4 +1,4 @@
-"""An attempt: one try at a slot, whatever kind of environment it is in."""
+"""An attempt: one try at a slot, played as an episode or, for a game with several seats, as a match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windrow.tasks.plan import Slot
 
 
 async def attempt(slot: Slot, context: RunContext) -> tuple[Rollout, ...]:
-    """The rollouts of one attempt, one a seat. Cancellation is raised with them in `Interrupted`."""
+    """The rollouts of one attempt, one per seat. A cancellation is raised as `Interrupted`, which carries them."""
     setup = context.task_setup(slot.task)
     if issubclass(setup.episode.env, Match):
         return await play_match(slot, context, setup.episode)

@@ -1,7 +1,7 @@
-"""Models beside the policy: an environment asks them by name (`ctx.complete`), say to have one play the user.
+"""Models beside the policy: an environment asks them by name (`ctx.complete`), for example to simulate a user.
 
-They are no turns of the episode. What they say is recorded where the environment passes it on; what they cost is in
-the metrics `<name>_calls`, `<name>_prompt_tokens`, `<name>_completion_tokens` and `<name>_seconds`.
+Their calls are no turns of the episode. Their replies are recorded where the environment passes them on; their costs
+are the metrics `<name>_calls`, `<name>_prompt_tokens`, `<name>_completion_tokens` and `<name>_seconds`.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ from windrow.util.blobs import shown
 from windrow.util.freeze import Freezer
 
 
-class Asking:
-    """Asks on behalf of one episode. An overload is infrastructure's failure; a refusal is the environment's."""
+class AuxiliaryModels:
+    """The auxiliary models of one episode. An overload is a failure of the infrastructure; a refusal is one of the
+    environment."""
 
     def __init__(self, slot: Slot, context: RunContext, recorder: Recorder) -> None:
         self._slot = slot
-        self._world = context
+        self._context = context
         self._recorder = recorder
-        self._asked = 0
+        self._call_count = 0
 
     async def __call__(self, name: str, messages: Sequence[Message | Mapping[str, Any]]) -> Completion:
-        model = self._world.models.get(name)
+        model = self._context.models.get(name)
         if model is None:
-            known = ", ".join(self._world.models) or "none"
-            raise EnvError(f"the environment has no model {name!r} (its models: {known})", kind="no_model")
+            names = ", ".join(self._context.models) or "none"
+            raise EnvError(f"the environment has no model {name!r} (its models: {names})", kind="no_model")
         freezer = Freezer()
         request = Request(
             messages=await shown(
-                [freezer.message(message, "env") for message in messages], self._world.blobs
+                [freezer.message(message, "env") for message in messages], self._context.blobs
             ),
             tools=(),
             sampling=model.sampling,
             id=f"{self._slot.id}:{name}",
             attempt=self._slot.attempt,
-            turn=self._asked,
+            turn=self._call_count,
         )
-        self._asked += 1
+        self._call_count += 1
         started = time.monotonic()
         try:
             completion = await complete(
@@ -56,7 +57,7 @@ class Asking:
                 request,
                 retries=model.call_retries,
                 backoff_s=model.backoff_s,
-                timeout_s=self._world.limits.call_timeout_s,
+                timeout_s=self._context.limits.call_timeout_s,
             )
         except PolicyError as problem:
             raise EnvError(f"the model {name!r}: {problem}", kind=problem.kind, retryable=False) from problem

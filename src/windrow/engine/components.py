@@ -25,7 +25,7 @@ from windrow.envs.scoring import AnyScorer
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
 from windrow.policies import Policy, check_sampling, make_policy
-from windrow.policies.capture import level_of
+from windrow.policies.capture import capture_level
 from windrow.policies.external import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
 from windrow.records import Capture, Json
@@ -71,12 +71,15 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     capture: Capture  # in episodes of `env`
 
 
-def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Components:
+def make_components(
+    loaded: LoadedConfig, overrides: Overrides, redactor: Redactor, *, env_name: str | None = None
+) -> Components:
+    """`env_name` is the environment that the rows imply, where the configuration names none."""
     run = loaded.run
     name = expand(run.agent.name, where="agent.name")
     agent = as_agent(overrides.agent, "given") if overrides.agent else find_agent(name)
     policy = _policy(loaded, overrides, agent, redactor)
-    env = overrides.env or find_env(run.env.name)
+    env = overrides.env or find_env(env_name or run.env.name)
     if agent.env is not None and name_of(env) != agent.env:
         raise UsageError(
             f"agent {name_of(agent)!r} plays in env {agent.env!r}, not in {name_of(env)!r}; give --env {agent.env}"
@@ -97,7 +100,7 @@ def make(loaded: LoadedConfig, overrides: Overrides, redactor: Redactor) -> Comp
         sampling={**policy.default_sampling, **as_tree(run.policy.sampling)},
         functions=functions,
         toolbox=make_toolbox(run, functions, redactor),
-        capture=level_of(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
+        capture=capture_level(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
     )
 
 

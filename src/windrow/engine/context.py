@@ -17,7 +17,7 @@ from windrow.envs.seating import Seating
 from windrow.policies import Policy
 from windrow.policies.base import PolicyNeeds, open_policy
 from windrow.policies.calls import CallObserver
-from windrow.policies.capture import level_of
+from windrow.policies.capture import capture_level
 from windrow.records import (
     OPPONENT,
     Capture,
@@ -246,7 +246,7 @@ class RunContext:
     def capture(self, env: type[BaseEnv]) -> Capture:
         """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
         usual = env.capture or self.policy.default_capture
-        return level_of(self._capture, usual, top=self.top_logprobs)
+        return capture_level(self._capture, usual, top=self.top_logprobs)
 
     def seed(self, seed: int, sample: int) -> int | None:
         """The seed that is sent with an attempt's calls."""

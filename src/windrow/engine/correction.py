@@ -1,4 +1,4 @@
-"""What the model is told when it wrote tool calls that nobody can read."""
+"""The message that tells a model that its tool calls could not be read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _AGAIN = "Write the call again in the right form, or answer without a call."
 
 
 def correction(malformed: Sequence[str], *, alone: bool) -> dict[str, Any]:
-    """The message after a reply with malformed calls; `alone`: no call beside them could be run."""
-    listed = "\n".join(f"- {what}" for what in malformed)
+    """The message after a reply with malformed calls. With `alone`, the reply had no other calls."""
+    listed = "\n".join(f"- {problem}" for problem in malformed)
     return {
         "role": "user",
         "content": f"{_ALONE if alone else _BESIDE}{_WHY}{listed}\n{_AGAIN}",
@@ -22,7 +22,7 @@ def correction(malformed: Sequence[str], *, alone: bool) -> dict[str, Any]:
 
 
 def malformed_of(message: Message) -> tuple[str, ...]:
-    """What a correction lists; nothing of any other message."""
+    """The malformed calls that a correction lists; none for any other message."""
     head, why, rest = message.text.partition(_WHY)
     if message.origin != "env" or not why or head not in (_ALONE, _BESIDE):
         return ()

@@ -1,7 +1,7 @@
-"""`play_match`: one attempt at a game, a rollout a seat.
+"""One match: an attempt at a game with several seats, which gives one rollout per seat.
 
-Each seat is played as any episode is: by an agent, through a session, into a recorder of its own. What ends one badly
-ends all: a seat that fails fails the episode, and it is tried again as a whole.
+Each seat is played like any episode: by an agent, through a session, into a recorder of its own. A failure of one seat
+fails the whole episode, and the whole episode is tried again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from functools import partial
 import msgspec
 
 from windrow.agents import find_agent
-from windrow.engine.auxiliary_models import Asking
+from windrow.engine.auxiliary_models import AuxiliaryModels
 from windrow.engine.context import EpisodeSetup, Model, RunContext
-from windrow.engine.episode import Interrupted, OpenEnv, OwnScore, run_tools_of, score
+from windrow.engine.episode import Interrupted
+from windrow.engine.episode_resources import OpenEnv, open_run_tools
+from windrow.engine.episode_scoring import EnvScore, score_episode
+from windrow.engine.record_building import build_rollout
 from windrow.engine.recorder import Recorder, Seat
-from windrow.engine.referee import Place, SeatEnv, Table
+from windrow.engine.referee import Referee, SeatChannel, SeatEnv
 from windrow.engine.session import EpisodeSession
 from windrow.envs import Match
 from windrow.envs.seating import opponent
@@ -33,11 +36,11 @@ from windrow.util.guard import guarded_method
 
 
 class Player(msgspec.Struct, frozen=True):
-    """Who plays one seat, and what is written down of it; `model` is that of an opponent."""
+    """The player of one seat and its recorder. `opponent` is None for the run's own policy."""
 
     slot: Slot
     setup: EpisodeSetup
-    model: Model | None
+    opponent: Model | None
     recorder: Recorder
 
 
@@ -47,54 +50,61 @@ class _SeatFailed(Exception):
 
 
 class _GameFailed(Exception):
-    """Carries what the game raised, which in a task of its own might end the loop."""
+    """Carries the exception of a game, which could end the loop if a task raised it."""
 
     def __init__(self, problem: BaseException) -> None:
         self.problem = problem
 
 
 async def play_match(slot: Slot, context: RunContext, setup: EpisodeSetup) -> tuple[Rollout, ...]:
-    """The rollouts of one attempt, in the order of the seats. Cancellation is raised with them in `Interrupted`."""
+    """The rollouts of one attempt, by seat. A cancellation is raised as `Interrupted`, which carries them."""
     try:
-        players = _players(slot, context, setup)
-    except Exception as problem:  # prepare has asked every row, and got an answer then
-        players = [_player(slot, context, setup, 0, 1, None)]
-        players[0].recorder.fail(error_record(problem, owner="env", phase="setup"))
-        return (players[0].recorder.rollout(),)
+        players = _make_players(slot, context, setup)
+    except Exception as problem:  # the row could be seated when the run was prepared, and cannot now
+        players = [_make_player(slot, context, setup, 0, 1, None)]
+        players[0].recorder.outcome.fail(error_record(problem, owner="env", phase="setup"))
+        return _rollouts(players)
     try:
-        await _run(slot, context, setup, players)
+        await _run_match(slot, context, setup, players)
     except asyncio.CancelledError:
         for player in players:
-            player.recorder.overrule("cancelled", "cancelled", reason="interrupted")
-        raise Interrupted(tuple(player.recorder.rollout() for player in players)) from None
-    return tuple(player.recorder.rollout() for player in players)
+            player.recorder.outcome.overrule("cancelled", "cancelled", reason="interrupted")
+        raise Interrupted(_rollouts(players)) from None
+    return _rollouts(players)
 
 
-def _players(slot: Slot, context: RunContext, setup: EpisodeSetup) -> list[Player]:
+def _rollouts(players: Sequence[Player]) -> tuple[Rollout, ...]:
+    return tuple(build_rollout(player.recorder) for player in players)
+
+
+def _make_players(slot: Slot, context: RunContext, setup: EpisodeSetup) -> list[Player]:
     row: Mapping[str, Json] = slot.task.data or {}
     assert issubclass(setup.env, Match)
     count = setup.env.count_seats(setup.env_settings, row)
-    numbers = setup.seating.players(count, sample=slot.sample, row=row)
-    return [_player(slot, context, setup, seat, count, number) for seat, number in enumerate(numbers)]
+    opponents = setup.seating.players(count, sample=slot.sample, row=row)
+    return [
+        _make_player(slot, context, setup, seat, count, opponent_number)
+        for seat, opponent_number in enumerate(opponents)
+    ]
 
 
-def _player(
-    slot: Slot, context: RunContext, setup: EpisodeSetup, seat: int, count: int, number: int | None
+def _make_player(
+    slot: Slot, context: RunContext, setup: EpisodeSetup, seat: int, count: int, opponent_number: int | None
 ) -> Player:
-    """The player of one seat: the run's policy and agent, or opponent `number`."""
+    """The player of one seat: the run's policy and agent, or the opponent of this number."""
     id = rollout_id(slot.group, slot.sample, seat)
-    own = msgspec.structs.replace(slot, id=id, seed=seed_of(id, slot.attempt))
+    seat_slot = msgspec.structs.replace(slot, id=id, seed=seed_of(id, slot.attempt))
     capture = context.capture(setup.env)
-    if number is None:
+    if opponent_number is None:
         model, sampling = context.player, context.sampling(slot.task)
     else:
-        model = context.models[opponent(number)]
+        model = context.models[opponent(opponent_number)]
         sampling = model.sampling
         agent = find_agent("chat")({})
         setup = msgspec.structs.replace(setup, agent=agent, agent_name=OPPONENT, scorers=(), before_commit=())
         capture = "none" if capture == "none" else model.policy.default_capture
     recorder = Recorder(
-        own,
+        seat_slot,
         env=setup.env_name,
         agent=setup.agent_name,
         policy=PolicyRecord(model=model.policy.model, sampling=sampling, fingerprint=context.behaviour),
@@ -102,69 +112,71 @@ def _player(
         capture=capture,
         seat=Seat(episode_id(slot.group, slot.sample), seat, count),
     )
-    return Player(own, setup, None if number is None else model, recorder)
+    return Player(seat_slot, setup, None if opponent_number is None else model, recorder)
 
 
-async def _run(slot: Slot, context: RunContext, setup: EpisodeSetup, players: Sequence[Player]) -> None:
-    """Play the game to its end, whatever that end is; the recorders hold the outcome."""
+async def _run_match(slot: Slot, context: RunContext, setup: EpisodeSetup, players: Sequence[Player]) -> None:
+    """Play the game to its end, whatever that end is. The recorders hold the outcome."""
     recorders = [player.recorder for player in players]
     try:
-        async with OpenEnv(_made(slot, context, setup, recorders), context, recorders) as match:
-            failed = await _play(match, context, players)
-            if failed is not None:
-                _fail(recorders, failed)
+        async with OpenEnv(_make_match(slot, context, setup, recorders), context, recorders) as match:
+            failed_seat = await _play(match, context, players)
+            if failed_seat is not None:
+                _fail_all(recorders, failed_seat)
                 return
             for player in players:
-                await score(context, player.setup, player.recorder, _own_score(match, player.recorder))
+                await score_episode(context, player.setup, player.recorder, _score_of(match, player.recorder))
     except BaseException as problem:
-        # Whatever a game raises is a failed attempt, never a failed run.
+        # An exception of a game fails the attempt, never the run.
         if is_ours(problem):
             raise
         error = error_record(problem, owner="env", phase=recorders[0].phase)
         for recorder in recorders:
-            recorder.overrule("failed", "error", error=error)
+            recorder.outcome.overrule("failed", "error", error=error)
 
 
-def _made(slot: Slot, context: RunContext, setup: EpisodeSetup, recorders: Sequence[Recorder]) -> Match:
-    """The game; it is named by the episode, and its randomness belongs to the attempt as a whole."""
+def _make_match(slot: Slot, context: RunContext, setup: EpisodeSetup, recorders: Sequence[Recorder]) -> Match:
+    """The game. It has the id of the episode and a seed for the attempt as a whole."""
     id = episode_id(slot.group, slot.sample)
-    own = msgspec.structs.replace(slot, id=id, seed=seed_of(id, slot.attempt))
-    env_context = context.env_context(own, Asking(own, context, recorders[0]))
+    episode_slot = msgspec.structs.replace(slot, id=id, seed=seed_of(id, slot.attempt))
+    models = AuxiliaryModels(episode_slot, context, recorders[0])
+    env_context = context.env_context(episode_slot, models)
     match = setup.env(setup.env_settings, msgspec.structs.replace(env_context, seats=len(recorders)))
     assert isinstance(match, Match)
     return match
 
 
 async def _play(match: Match, context: RunContext, players: Sequence[Player]) -> int | None:
-    """Until the game is over or its time is up. Returns the seat that failed, if one did."""
+    """Play until the game is over or its time is up. Returns the seat that failed, if one did."""
     limit = context.limits.episode_timeout_s
     deadline = Deadline(limit) if limit is not None else None
-    begun = False
+    was_reset = False
     try:
         with deadline or nullcontext():
             with ExitStack() as stack:
                 for player in players:
                     stack.enter_context(player.recorder.timed("setup"))
                 await guarded_method(match, "reset", match.reset(copied_task(players[0].slot.task)))
-            begun = True
-            return await _seats(match, context, players)
+            was_reset = True
+            return await _play_seats(match, context, players)
     except TimeoutError:
         if deadline is None or not deadline.expired():
-            raise  # the game's own, not the episode's
-        if not begun:
+            raise  # of the game, not of the episode
+        if not was_reset:
             raise EnvError(f"reset() did not finish within {limit:g} s", kind="timeout") from None
         for player in players:
-            player.recorder.end("truncated", "timeout")
+            player.recorder.outcome.end("truncated", "timeout")
         return None
 
 
-async def _seats(match: Match, context: RunContext, players: Sequence[Player]) -> int | None:
-    table = Table(match, [player.recorder for player in players])
-    failures: list[_SeatFailed | _GameFailed] = []  # what came after the first was cancelled for it
+async def _play_seats(match: Match, context: RunContext, players: Sequence[Player]) -> int | None:
+    """Run the referee and every seat in tasks of their own. Returns the seat that failed, if one did."""
+    referee = Referee(match, [player.recorder for player in players])
+    failures: list[_SeatFailed | _GameFailed] = []  # the first is the cause; the others were cancelled for it
     tasks: list[asyncio.Task[None]] = []
 
-    async def alone(work: Callable[[], Awaitable[None]]) -> None:
-        # A task that raised would have the group cancel the one that waits here, and leave that counted.
+    async def run_task(work: Callable[[], Awaitable[None]]) -> None:
+        # If a task raised, the group would cancel the task that waits here, and that would stay counted there.
         try:
             await work()
         except (_SeatFailed, _GameFailed) as problem:
@@ -175,71 +187,77 @@ async def _seats(match: Match, context: RunContext, players: Sequence[Player]) -
     for player in players:
         player.recorder.phase = "env"
     async with asyncio.TaskGroup() as group:
-        tasks.append(group.create_task(alone(partial(_referee, table))))
-        for player, place in zip(players, table.places, strict=True):
-            tasks.append(group.create_task(alone(partial(_sit, table, place, context, player))))
-    failed = failures[0] if failures else None
-    if isinstance(failed, _GameFailed):
-        raise failed.problem
-    return failed.seat if failed is not None else None
+        tasks.append(group.create_task(run_task(partial(_run_referee, referee))))
+        for player, seat in zip(players, referee.seats, strict=True):
+            tasks.append(group.create_task(run_task(partial(_play_seat, match, seat, context, player))))
+    cause = failures[0] if failures else None
+    if isinstance(cause, _GameFailed):
+        raise cause.problem
+    return cause.seat if cause is not None else None
 
 
-async def _referee(table: Table) -> None:
+async def _run_referee(referee: Referee) -> None:
     try:
-        await table.referee()
+        await referee.run()
     except BaseException as problem:
         if is_ours(problem):
             raise
         raise _GameFailed(problem) from None
 
 
-async def _sit(table: Table, place: Place, context: RunContext, player: Player) -> None:
-    """Play one seat until it has ended; raises _SeatFailed where it failed."""
-    recorder, setup = player.recorder, player.setup
+async def _play_seat(match: Match, seat: SeatChannel, context: RunContext, player: Player) -> None:
+    """Play one seat until it has ended. Raises _SeatFailed if it failed."""
+    recorder = player.recorder
     try:
         with recorder.timed("env"):
-            opening = await place.told()
-        if opening.stop is not None:  # the game was over before it had a turn
-            recorder.end("completed", opening.stop)
+            opening = await seat.receive()
+        if opening.stop is not None:  # the game was over before the seat had a turn
+            recorder.outcome.end("completed", opening.stop)
             return
-        async with AsyncExitStack() as stack:
-            run_tools = (
-                await stack.enter_async_context(run_tools_of(context, recorder))
-                if player.model is None
-                else ()
-            )
-            env = SeatEnv(table, place, opening)
-            session = EpisodeSession(player.slot, env, context, recorder, run_tools, player.model)
-            await session.reset()
-            await guarded_method(setup.agent, "run", setup.agent.run(session))
-            await session.finish()
+        await _run_agent(SeatEnv(match, seat, opening), context, player)
     except BaseException as problem:
         if is_ours(problem):
             raise
         owner: Owner = "policy" if recorder.phase == "policy" else "env"
-        recorder.fail(error_record(problem, owner=owner, phase=recorder.phase))
+        recorder.outcome.fail(error_record(problem, owner=owner, phase=recorder.phase))
     finally:
-        place.leave()
-    if recorder.status == "failed":
-        raise _SeatFailed(place.number)
+        seat.leave()
+    if recorder.outcome.status == "failed":
+        raise _SeatFailed(seat.number)
 
 
-def _fail(recorders: Sequence[Recorder], failed: int) -> None:
-    """One seat has failed, and with it the others."""
-    error = recorders[failed].error
+async def _run_agent(env: SeatEnv, context: RunContext, player: Player) -> None:
+    """Let the agent of a seat act until the seat has ended. Opponents are not offered the run's own tools."""
+    recorder, agent = player.recorder, player.setup.agent
+    async with AsyncExitStack() as stack:
+        run_tools = (
+            await stack.enter_async_context(open_run_tools(context, recorder))
+            if player.opponent is None
+            else ()
+        )
+        session = EpisodeSession(player.slot, env, context, recorder, run_tools, player.opponent)
+        await session.reset()
+        await guarded_method(agent, "run", agent.run(session))
+        await session.finish()
+
+
+def _fail_all(recorders: Sequence[Recorder], failed_seat: int) -> None:
+    """Fail every seat because one has failed."""
+    error = recorders[failed_seat].outcome.error
     assert error is not None
-    others = ErrorRecord(
+    error_of_others = ErrorRecord(
         owner=error.owner,
         kind="seat",
-        message=f"seat {failed} failed, and with it the episode: {error.kind}: {error.message}",
+        message=f"seat {failed_seat} failed, and with it the episode: {error.kind}: {error.message}",
         phase=error.phase,
         retryable=error.retryable,
     )
     for seat, recorder in enumerate(recorders):
-        recorder.overrule("failed", "error", error=error if seat == failed else others)
+        seat_error = error if seat == failed_seat else error_of_others
+        recorder.outcome.overrule("failed", "error", error=seat_error)
 
 
-def _own_score(match: Match, recorder: Recorder) -> OwnScore | None:
+def _score_of(match: Match, recorder: Recorder) -> EnvScore | None:
     if type(match).score is Match.score:
         return None
     assert recorder.seat is not None

@@ -1,8 +1,7 @@
-"""The table of a match: the referee asks the game whose turn it is, the seats for their replies, and the game what
-follows.
+"""The referee of a match: asks the game whose turn it is, the seats for their replies, and the game for what follows.
 
-Only the referee calls the game, one call at a time. A seat waits until it is told something; it never waits for a seat
-that has left, since whoever leaves is noticed.
+Only the referee calls the game, one call at a time. A seat waits until it gets a message. Nobody waits for a seat whose
+player has left: the referee notices that and tells the game.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ from windrow.tools import Tool, ToolResult
 from windrow.util.guard import guarded_method
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a seat is told: messages, and then it is asked; or, with `stop`, that the game is over for it."""
+class SeatMessage(msgspec.Struct, frozen=True):
+    """What the referee sends to a seat: messages to reply to or, with `stop`, that the game is over for it."""
 
     messages: Sequence[Message] = ()
     tools: Sequence[Tool] = ()
     stop: Stop | None = None
 
 
-class Place:
-    """One seat at the table."""
+class SeatChannel:
+    """The channel between one seat's player and the referee."""
 
     def __init__(self, number: int, recorder: Recorder) -> None:
         self.number = number
         self.left = False  # its player is gone
         self.out = False  # the game is over for it
         self.reply: asyncio.Future[Message | None] | None = (
-            None  # what it is asked for; None: it left instead
+            None  # awaited by the referee; None: the player left
         )
         self._recorder = recorder
-        self._inbox: asyncio.Queue[Told] = asyncio.Queue()
-        self._tools: frozenset[str] | None = None  # of its first observation
-        self._turn: int | None = None  # that of its last move
-        self._held: list[Message] = []  # said to it before its conversation was opened
+        self._inbox: asyncio.Queue[SeatMessage] = asyncio.Queue()
+        self._tool_names: frozenset[str] | None = None  # of its first observation
+        self._last_turn: int | None = None  # in which it moved
+        self._early_messages: list[Message] = []  # which came before its first observation
 
     # -- the player's side
 
-    async def told(self) -> Told:
-        """What it is told next. Whoever gives up waiting loses nothing."""
+    async def receive(self) -> SeatMessage:
+        """The next message from the referee. A cancelled wait loses no message."""
         return await self._inbox.get()
 
     def move(self, reply: Message) -> None:
         if self.reply is None or self.reply.done():
             raise RuntimeError(f"seat {self.number} replied when it was not asked")
-        self._turn = reply.turn
+        self._last_turn = reply.turn
         self.reply.set_result(reply)
 
     def leave(self) -> None:
@@ -64,133 +63,141 @@ class Place:
 
     # -- the referee's side
 
-    def heard(self, observation: Observation) -> Told:
-        """What it will be told, as it is now: the game may go on changing its lists."""
+    def prepare(self, observation: Observation) -> SeatMessage:
+        """The message for this observation, frozen: the game may go on changing its lists."""
         if not isinstance(observation, Observation):
             raise TypeError(f"observe() returned {type(observation).__name__}; expected an Observation")
-        offered = frozenset(tool.name for tool in observation.tools)
-        first = self._tools is None
-        self._tools = offered if self._tools is None else self._tools
-        if new := offered - self._tools:
+        tool_names = frozenset(tool.name for tool in observation.tools)
+        is_first = self._tool_names is None
+        self._tool_names = tool_names if self._tool_names is None else self._tool_names
+        if new_names := tool_names - self._tool_names:
             raise ValueError(
-                f"observe() offered seat {self.number} the tool {min(new)!r} later; tools are offered with its first "
-                f"observation"
+                f"observe() offered seat {self.number} the tool {min(new_names)!r} later; tools are offered with its "
+                f"first observation"
             )
-        messages = self._recorder.frozen(observation.messages, "task" if first else "env")
-        self._held, held = [], self._held
-        return Told((*messages, *held), observation.tools)
+        messages = self._recorder.frozen(observation.messages, "task" if is_first else "env")
+        self._early_messages, early_messages = [], self._early_messages
+        return SeatMessage((*messages, *early_messages), observation.tools)
 
-    def ask(self, told: Told) -> None:
+    def ask(self, message: SeatMessage) -> None:
         self.reply = asyncio.get_running_loop().create_future()
         if self.left:
             self.reply.set_result(None)
-        self._inbox.put_nowait(told)
+        self._inbox.put_nowait(message)
 
-    def take(self, step: Step) -> None:
-        """Record what the game said of this seat, at once: a limit or a crash may end it before it is told."""
-        turn = self._recorder.turn_count - 1 if self._turn is None or self.left else self._turn
+    def record(self, step: Step) -> None:
+        """Record a step at once, before the player gets it: a limit or a crash may end the seat before that."""
+        last_turn = self._last_turn
+        turn = len(self._recorder.turns) - 1 if last_turn is None or self.left else last_turn
         if turn >= 0:
             self._recorder.stepped(step, turn)
         else:
-            self._held += self._recorder.frozen(step.messages, "env")
-            self._recorder.rewarded(step)
+            self._early_messages += self._recorder.frozen(step.messages, "env")
+            self._recorder.rewarded_without_turn(step)
         if (step.done or step.stop is not None) and not self.out:
             self.end(step.stop or "env_done")
 
     def end(self, stop: Stop) -> None:
         self.out = True
-        self._recorder.add(self._held, "env")
-        self._inbox.put_nowait(Told(stop=stop))
+        self._recorder.add(self._early_messages, "env")
+        self._inbox.put_nowait(SeatMessage(stop=stop))
 
 
-class Table:
+class Referee:
+    """Runs one game. `seats` are the channels to its players, by number."""
+
     def __init__(self, match: Match, recorders: Sequence[Recorder]) -> None:
         self.match = match
-        self.places = [Place(number, recorder) for number, recorder in enumerate(recorders)]
+        self.seats = [SeatChannel(number, recorder) for number, recorder in enumerate(recorders)]
 
-    async def referee(self) -> None:
+    async def run(self) -> None:
         """Return when the game is over and every seat has been told."""
         match = self.match
-        while wanted := self._wanted():
-            told = [
-                place.heard(await guarded_method(match, "observe", match.observe(place.number)))
-                for place in wanted
-            ]
-            for place, what in zip(wanted, told, strict=True):
-                place.ask(what)
-            replies = await _replies(wanted)
-            if await self._let_go() and not self._wanted():
+        while asked := self._seats_to_act():
+            await self._ask(asked)
+            replies = await _replies(asked)
+            if await self._forfeit_departed() and not self._seats_to_act():
                 break
-            replies = {seat: reply for seat, reply in replies.items() if not self.places[seat].out}
+            replies = {seat: reply for seat, reply in replies.items() if not self.seats[seat].out}
             if replies:
-                self._take("act", await guarded_method(match, "act", match.act(replies)))
-        for place in self.places:
-            if not place.out:
-                place.end("env_done")
+                self._record("act", await guarded_method(match, "act", match.act(replies)))
+        for seat in self.seats:
+            if not seat.out:
+                seat.end("env_done")
 
-    def _wanted(self) -> list[Place]:
-        """Whose replies the game waits for; nobody's once it is over for everyone."""
-        if all(place.out for place in self.places):
+    def _seats_to_act(self) -> list[SeatChannel]:
+        """The seats whose replies the game waits for; none if the game is over for everyone."""
+        if all(seat.out for seat in self.seats):
             return []
-        wanted = [self._place("to_act", seat) for seat in self.match.to_act()]
-        if len(set(wanted)) < len(wanted):
+        asked = [self._seat("to_act", number) for number in self.match.to_act()]
+        if len(set(asked)) < len(asked):
             raise EnvError("to_act() named a seat twice")
-        if gone := [place.number for place in wanted if place.out]:
-            raise EnvError(f"to_act() named seat {gone[0]}, for which the game is over")
-        return wanted
+        if out := [seat.number for seat in asked if seat.out]:
+            raise EnvError(f"to_act() named seat {out[0]}, for which the game is over")
+        return asked
 
-    async def _let_go(self) -> bool:
-        """Tell the game who has left; whether anyone has."""
-        gone = [place for place in self.places if place.left and not place.out]
-        for place in gone:
-            place.out = True
-            self._take(
-                "forfeit", await guarded_method(self.match, "forfeit", self.match.forfeit(place.number))
-            )
-        return bool(gone)
+    async def _ask(self, asked: Sequence[SeatChannel]) -> None:
+        """Observe for all these seats, then ask them at the same time."""
+        match = self.match
+        messages = [
+            seat.prepare(await guarded_method(match, "observe", match.observe(seat.number))) for seat in asked
+        ]
+        for seat, message in zip(asked, messages, strict=True):
+            seat.ask(message)
 
-    def _take(self, method: str, steps: Mapping[int, Step]) -> None:
+    async def _forfeit_departed(self) -> bool:
+        """Tell the game which players have left; returns whether any has."""
+        departed = [seat for seat in self.seats if seat.left and not seat.out]
+        for seat in departed:
+            seat.out = True
+            steps = await guarded_method(self.match, "forfeit", self.match.forfeit(seat.number))
+            self._record("forfeit", steps)
+        return bool(departed)
+
+    def _record(self, method: str, steps: Mapping[int, Step]) -> None:
         if not isinstance(steps, Mapping):
             raise TypeError(f"{method}() returned {type(steps).__name__}; expected {{seat: Step}}")
-        for seat, step in steps.items():
+        for number, step in steps.items():
             if not isinstance(step, Step):
-                raise TypeError(f"{method}() returned {type(step).__name__} for seat {seat}; expected a Step")
-            self._place(method, seat).take(step)
+                raise TypeError(
+                    f"{method}() returned {type(step).__name__} for seat {number}; expected a Step"
+                )
+            self._seat(method, number).record(step)
 
-    def _place(self, method: str, seat: int) -> Place:
-        number = operator.index(seat)
-        if not 0 <= number < len(self.places):
-            raise EnvError(f"{method}() named seat {number}; the seats are 0 to {len(self.places) - 1}")
-        return self.places[number]
+    def _seat(self, method: str, named: int) -> SeatChannel:
+        number = operator.index(named)
+        if not 0 <= number < len(self.seats):
+            raise EnvError(f"{method}() named seat {number}; the seats are 0 to {len(self.seats) - 1}")
+        return self.seats[number]
 
 
-async def _replies(wanted: Sequence[Place]) -> dict[int, Message]:
-    """What they reply, of those that did not leave instead."""
+async def _replies(asked: Sequence[SeatChannel]) -> dict[int, Message]:
+    """The replies by seat, without the seats whose players left instead."""
     replies: dict[int, Message] = {}
-    for place in wanted:
-        assert place.reply is not None
-        reply = await place.reply
+    for seat in asked:
+        assert seat.reply is not None
+        reply = await seat.reply
         if reply is not None:
-            replies[place.number] = reply
+            replies[seat.number] = reply
     return replies
 
 
 class SeatEnv(Env):
-    """A seat as an environment: to the session and the agent a match is one like any other."""
+    """A seat as an environment, so that the session and the agent of a match are the same as of any episode."""
 
     name = "seat"
 
-    def __init__(self, table: Table, place: Place, opening: Told) -> None:
-        self._match = table.match
-        self._place = place
+    def __init__(self, match: Match, seat: SeatChannel, opening: SeatMessage) -> None:
+        self._match = match
+        self._seat = seat
         self._opening = opening
 
     async def reset(self, task: Task) -> Observation:
         return Observation(self._opening.messages, self._opening.tools)
 
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
-        if not self._match.is_move(self._place.number, reply):
+        if not self._match.is_move(self._seat.number, reply):
             return Step()
-        self._place.move(reply)
-        told = await self._place.told()
-        return Step(messages=told.messages, done=told.stop is not None, stop=told.stop)
+        self._seat.move(reply)
+        message = await self._seat.receive()
+        return Step(messages=message.messages, done=message.stop is not None, stop=message.stop)

@@ -1,8 +1,11 @@
-"""The session of one episode: what an agent calls, with the limits and the recording behind it."""
+"""The session of one episode: the calls that an agent can make.
+
+Each call is checked against the limits (`episode_limits`) and recorded (`recorder`). The messages of a model call are
+chosen in `prompt_window`, the call itself is made in `model_calls`, and tools are run in `tool_calls`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,29 +13,48 @@ from typing import Any
 import msgspec
 
 from windrow.agents import Dispatch, Played
-from windrow.engine import external_episode as elsewhere
-from windrow.engine.context import Model, RunContext, priced
+from windrow.engine.context import Model, RunContext
 from windrow.engine.correction import correction
+from windrow.engine.episode_limits import EpisodeLimits
+from windrow.engine.external_episode import record_external_episode
+from windrow.engine.model_calls import ModelCalls
+from windrow.engine.prompt_window import PromptWindow
 from windrow.engine.recorder import Recorder
-from windrow.engine.tool_calls import run_calls
-from windrow.engine.window import Ranges, Window
+from windrow.engine.tool_calls import result_messages, run_calls
 from windrow.envs import Env, Observation, Step
-from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
-from windrow.policies import Completion, Request
-from windrow.policies.base import Route
-from windrow.policies.calls import complete
-from windrow.records import LIMITS, Call, Json, Message, Stop, Task
+from windrow.records import LIMITS, Call, Json, Message, Task
 from windrow.tasks.plan import Slot
 from windrow.tools import Tool, ToolResult
 from windrow.tools.toolbox import NO_TOOLS
-from windrow.util.blobs import shown
-from windrow.util.cancellation import is_ours
 from windrow.util.freeze import copied, copied_messages, copied_task
 from windrow.util.guard import guarded_method
 
 
+class PendingReply:
+    """A reply that the environment has not seen yet: its calls that the agent has run, and those nobody could read."""
+
+    __slots__ = ("malformed", "message", "results")
+
+    def __init__(self, message: Message, malformed: tuple[str, ...] = ()) -> None:
+        self.message = message
+        self.malformed = malformed
+        self.results: dict[str, ToolResult] = {}  # by the id of the call
+
+    @property
+    def open_calls(self) -> list[Call]:
+        return [call for call in self.message.tool_calls or () if call.id not in self.results]
+
+    def open_call(self, name: str, arguments: Mapping[str, Json] | str) -> Call | None:
+        """The call of this tool with these arguments, if the reply asks for it and it has not been run."""
+        wanted = _decoded(arguments)
+        for call in self.open_calls:
+            if call.name == name and _decoded(call.arguments) == wanted:
+                return call
+        return None
+
+
 class EpisodeSession:
-    """Implements `agents.Session`. A limit ends the episode before the call that would exceed it."""
+    """Implements `agents.Session`. The engine calls `reset` before the agent runs and `finish` after it."""
 
     def __init__(
         self,
@@ -43,48 +65,45 @@ class EpisodeSession:
         run_tools: Sequence[tuple[str, Tool]] = (),
         opponent: Model | None = None,
     ) -> None:
-        """`opponent` answers in the place of the world's policy."""
+        """`opponent` answers instead of the run's policy."""
         self._slot = slot
-        self._model = opponent or context.player
         self._env = env
-        self._world = context
-        self._limits = context.task_setup(slot.task).limits
         self._recorder = recorder
+        self._outcome = recorder.outcome
+        self._toolbox = context.toolbox
         self._run_tools = run_tools
         self._offer = NO_TOOLS
-        self._stopped = False  # by a tool
-        self._shown_tools: tuple[dict[str, Json], ...] = ()
-        self._window: Window | None = None  # of an agent that asks with messages of its own
-        self._copies: list[Message] = []  # of the recorded messages, for the environment's `window`
-        self._replied: Message | None = None  # the last reply, until the environment has seen it
-        self._asking = 0  # calls under way: an agent may ask several times at once
-        self._stepped: set[int] = set()  # the turns whose reply the environment has seen
-        self._answered: dict[str, ToolResult] = {}  # its calls that the agent has run
-        self._malformed: tuple[str, ...] = ()  # its calls that could not be read
-        self._parse_errors = 0  # replies in a row that were nothing but malformed calls
-        self._route = Route()  # of all its calls
+        self._tool_schemas: tuple[dict[str, Json], ...] = ()
+        self._model = opponent or context.player
         self._sampling = dict(recorder.policy.sampling)
         seed = context.seed(slot.seed, slot.sample) if opponent is None else None
         if seed is not None:
             self._sampling["seed"] = seed
+        self._limits = EpisodeLimits(context.task_setup(slot.task).limits, recorder)
+        self._prompt = PromptWindow(env, recorder, context.blobs)
+        self._model_calls = ModelCalls(slot, self._model, self._sampling, context, recorder, self._limits)
+        self._pending: PendingReply | None = None  # the last reply
+        self._stepped_turns: set[int] = set()
+        self._stopped_by_tool = False
 
     @property
     def ended(self) -> bool:
-        return self._recorder.ended
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        return copied_messages(self._recorder.messages)
+        return self._outcome.ended
 
     @property
     def task(self) -> Task:
         return copied_task(self._slot.task)
 
     @property
+    def messages(self) -> tuple[Message, ...]:
+        return copied_messages(self._recorder.messages)
+
+    @property
     def tools(self) -> tuple[dict[str, Json], ...]:
-        return tuple(copied(tool) for tool in self._recorder.tools)
+        return tuple(copied(schema) for schema in self._recorder.tools)
 
     async def reset(self) -> None:
+        """Reset the environment; its first messages and its tools are recorded."""
         with self._recorder.timed("setup"):
             observation = await guarded_method(
                 self._env, "reset", self._env.reset(copied_task(self._slot.task))
@@ -92,94 +111,65 @@ class EpisodeSession:
         if not isinstance(observation, Observation):
             raise TypeError(f"reset() returned {type(observation).__name__}; expected an Observation")
         self._recorder.add(observation.messages, "task")
-        self._offer = self._world.toolbox.offer(self._run_tools, observation.tools, observation.denied)
-        self._recorder.offer(tool.schema() for tool in self._offer.tools.values())
-        self._shown_tools = tuple(copied(tool) for tool in self._recorder.tools)
+        self._offer = self._toolbox.offer(self._run_tools, observation.tools, observation.denied)
+        self._recorder.offer_tools(tool.schema() for tool in self._offer.tools.values())
+        self._tool_schemas = self.tools
 
     async def complete(self, messages: Sequence[Message | Mapping[str, Any]] | None = None) -> Message | None:
-        recorder = self._recorder
-        if recorder.ended:
+        if self.ended:
             return None
-        reads = self._reads(messages)
-        sent = await self._sent(reads)
-        if self._limit_reached():
+        reads = self._prompt.ranges(messages)
+        prompt = await self._prompt.messages(reads)
+        if not self._limits.allows_model_call(self._model_calls.under_way):
             return None
-        sampling, budget_left = self._capped_sampling()
-        request = Request(
-            messages=sent,
-            tools=self._shown_tools,
-            sampling=sampling,
-            id=self._slot.id,
-            attempt=self._slot.attempt,
-            turn=recorder.turn_count + self._asking,
-            capture=recorder.capture,
-            top_logprobs=self._world.top_logprobs,
-            route=self._route,
-        )
-        self._replied, self._answered, self._malformed = None, {}, ()
-        self._asking += 1
-        try:
-            completion = await self._call(request, reads)
-        finally:
-            self._asking -= 1
-        if completion is None:
+        self._pending = None
+        answer = await self._model_calls.ask(prompt, self._tool_schemas, reads)
+        if answer is None:
             return None
-        self._replied, self._malformed = recorder.messages[-1], tuple(completion.malformed)
-        if completion.finish == "length":
-            spent = budget_left is not None and _completed_tokens(completion) >= budget_left
-            recorder.end("truncated", "max_episode_tokens" if spent else "length")
-        recorder.phase = "agent"  # what is raised from here on is not the policy's
-        return recorder.messages[-1]
+        completion, reply = answer
+        self._pending = PendingReply(reply, tuple(completion.malformed))
+        self._recorder.phase = "agent"  # a failure from here on is not the policy's
+        return reply
 
     def add(self, messages: Sequence[Message | Mapping[str, Any]]) -> None:
         self._recorder.add(messages, "env")
 
-    async def step(self, reply: Message) -> None:
-        recorder = self._recorder
-        if recorder.ended:
-            return
-        turn = self._turn_of(reply)
-        calls = reply.tool_calls or ()
-        if self._replied is not reply:  # an earlier reply, which the agent has chosen now
-            self._answered, self._malformed = {}, ()
-        if self._malformed and not calls:
-            self._correct()
-            return
-        self._parse_errors = 0
-        ran = await self._run([call for call in calls if call.id not in self._answered], turn)
-        if ran is None:
-            return
-        rest = iter(ran)
-        results = [self._answered.get(call.id) or next(rest) for call in calls]
-        self._replied = None
-        if self._malformed:
-            recorder.add([correction(self._malformed, alone=False)], "env")
-        with recorder.timed("env"):
-            step = await guarded_method(self._env, "step", self._env.step(reply, results))
-        if not isinstance(step, Step):
-            raise TypeError(f"step() returned {type(step).__name__}; expected a Step")
-        recorder.stepped(step, turn)
-        if step.done or step.stop is not None:
-            recorder.end("truncated" if step.stop in LIMITS else "completed", step.stop or "env_done")
-        limit = self._world.limits.max_tool_calls
-        if step.acts and limit is not None and recorder.tool_calls >= limit:
-            recorder.end("truncated", "max_tool_calls")
-        if self._stopped:
-            recorder.end("completed", "tool_stopped")
-
     async def call_tool(self, name: str, arguments: Mapping[str, Json] | str) -> ToolResult:
-        if not self._recorder.turn_count:
+        turn = len(self._recorder.turns) - 1
+        if turn < 0:
             raise RuntimeError("call_tool() before the first complete(): there is no turn to record it on")
-        asked = self._asked(name, arguments)
-        call = asked or Call(id=f"own-{self._recorder.tool_calls}", name=name, arguments=_text(arguments))
-        results = (
-            None if self.ended else await self._run([call], self._recorder.turn_count - 1, asked is not None)
+        pending = self._pending
+        requested = pending.open_call(name, arguments) if pending is not None else None
+        call = requested or Call(
+            id=f"own-{self._recorder.tool_call_count}", name=name, arguments=_json_text(arguments)
         )
+        results = None
+        if not self.ended:
+            results = await self._run_tool_calls([call], turn, requested=requested is not None)
         if results is None:
             return ToolResult(call=call, content="Error: the episode has ended", failed=True)
-        if asked is not None:
-            self._answered[call.id] = results[0]
+        if pending is not None and requested is not None:
+            pending.results[call.id] = results[0]
         return results[0]
+
+    async def step(self, reply: Message) -> None:
+        if self.ended:
+            return
+        turn = self._turn_of(reply)
+        pending = self._pending
+        if pending is None or pending.message is not reply:  # an earlier reply, which the agent chooses now
+            pending = PendingReply(reply)
+        if pending.malformed and not reply.tool_calls:
+            self._correct(pending.malformed)
+            return
+        self._limits.reply_was_readable()
+        results = await self._results_of(pending, turn) if reply.tool_calls else []
+        if results is None:
+            return
+        self._pending = None
+        if pending.malformed:
+            self._recorder.add([correction(pending.malformed, alone=False)], "env")
+        await self._step_env(reply, results, turn)
 
     @property
     def dispatch(self) -> Dispatch:
@@ -193,197 +183,82 @@ class EpisodeSession:
         )
 
     def record(self, played: Played) -> None:
-        elsewhere.record(self._recorder, played)
+        record_external_episode(self._recorder, played)
 
     async def finish(self) -> None:
-        """The agent has returned: its last reply is its answer, also to an environment that did not see it yet."""
-        if not self.ended and not self._recorder.turn_count:
+        """End the episode after the agent has returned. Its last reply is its answer, which the environment sees."""
+        if not self.ended and not self._recorder.turns:
             raise RuntimeError("the agent returned before the episode had ended, without asking the policy")
-        self._malformed = ()  # nobody is there to correct them
-        if not self.ended and self._replied is not None:
-            await self.step(self._replied)
-        self._recorder.end("completed", "tool_stopped" if self._stopped else "answered")
-
-    def _correct(self) -> None:
-        """Tell the model that its calls could not be read, or end the episode where it was told often enough."""
-        self._replied = None
-        self._parse_errors += 1
-        if self._parse_errors > self._limits.max_parse_errors:
-            self._recorder.end("completed", "parse_error")
-        else:
-            self._recorder.add([correction(self._malformed, alone=True)], "env")
+        if not self.ended and self._pending is not None:
+            self._pending.malformed = ()  # there is no further call in which the model could correct them
+            await self.step(self._pending.message)
+        self._outcome.end("completed", "tool_stopped" if self._stopped_by_tool else "answered")
 
     def _turn_of(self, reply: Message) -> int:
-        """The turn that gave this reply, which the environment sees once."""
+        """The turn that gave this reply. The environment sees each reply once."""
         if reply.turn is None or self._recorder.reply_of(reply.turn) != reply:
             raise ValueError("step() takes a reply that complete() has returned, as it was returned")
-        if reply.turn in self._stepped:
+        if reply.turn in self._stepped_turns:
             raise ValueError("step() was given the same reply twice; ask for the next one with complete()")
-        self._stepped.add(reply.turn)
+        self._stepped_turns.add(reply.turn)
         return reply.turn
 
-    async def _run(self, calls: Sequence[Call], turn: int, asked: bool = True) -> list[ToolResult] | None:
-        """Run these calls and add what came of them; None when a limit ended the episode instead."""
+    def _correct(self, malformed: tuple[str, ...]) -> None:
+        """Tell the model that its calls could not be read, unless it was told often enough."""
+        self._pending = None
+        if self._limits.allows_correction():
+            self._recorder.add([correction(malformed, alone=True)], "env")
+
+    async def _results_of(self, pending: PendingReply, turn: int) -> list[ToolResult] | None:
+        """The results of all calls of a reply, in order. None if a limit ended the episode instead."""
+        new_results = await self._run_tool_calls(pending.open_calls, turn)
+        if new_results is None:
+            return None
+        remaining = iter(new_results)
+        return [pending.results.get(call.id) or next(remaining) for call in pending.message.tool_calls or ()]
+
+    async def _run_tool_calls(
+        self, calls: Sequence[Call], turn: int, *, requested: bool = True
+    ) -> list[ToolResult] | None:
+        """Run these calls and add their results as messages. None if a limit ended the episode instead."""
         recorder = self._recorder
         if not calls:
             return []
-        if not self._may_call(len(calls)):
+        if not self._limits.allows_tool_calls(len(calls)):
             return None
         started = time.monotonic()
         with recorder.timed("tools"):
             results, records = await run_calls(
-                tuple(calls), self._offer, self._limits, first_result=len(recorder.messages)
+                tuple(calls), self._offer, self._limits.config, first_result=len(recorder.messages)
             )
-        self._stopped = self._stopped or any(result.stop for result in results)
+        self._stopped_by_tool = self._stopped_by_tool or any(result.stop for result in results)
         recorder.tools_ran(records, time.monotonic() - started, turn)
-        role = {"role": "tool"} if asked else {"role": "user"}
-        answers: list[dict[str, Any]] = [
-            {**role, "content": result.content, **({"tool_call_id": result.call.id} if asked else {})}
-            for result in results
-        ]
-        recorder.add(answers, "tool")
+        recorder.add(result_messages(results, requested=requested), "tool")
         return results
 
-    def _asked(self, name: str, arguments: Mapping[str, Json] | str) -> Call | None:
-        """The call of the last reply that is this one, if it is not answered yet."""
-        calls = (self._replied.tool_calls if self._replied is not None else None) or ()
-        wanted = _arguments(arguments)
-        for call in calls:
-            if call.id not in self._answered and call.name == name and _arguments(call.arguments) == wanted:
-                return call
-        return None
-
-    def _reads(self, messages: Sequence[Message | Mapping[str, Any]] | None) -> Ranges:
-        """The recorded messages that are asked with; those that are new are added."""
-        recorder = self._recorder
-        if messages is None:
-            return self._shown()
-        if self._window is None:
-            self._window = Window(recorder.messages)
-        wanted = [
-            message
-            if isinstance(message, Message) and self._window.holds(message)
-            else recorder.frozen((message,), "env")[0]
-            for message in messages
-        ]
-        if not wanted:
-            raise ValueError("complete() was given no messages")
-        recorder.add(self._window.missing(wanted), "env")
-        return self._window.ranges(wanted)
-
-    def _shown(self) -> Ranges:
-        """The messages that the environment wants the policy to be asked with."""
-        last = len(self._recorder.messages)
-        if type(self._env).window is Env.window:
-            return ((0, last),)
-        self._copies += copied_messages(self._recorder.messages[len(self._copies) :])
-        shown = tuple((start, stop) for start, stop in self._env.window(tuple(self._copies)))
-        if not shown or not all(0 <= start < stop <= last for start, stop in shown):
-            raise ValueError(f"window() gave {shown}, which are no ranges of {last} messages")
-        return shown
-
-    async def _sent(self, reads: Ranges) -> tuple[Message, ...]:
-        """What these ranges say, as the model is to see it."""
-        messages = self._recorder.messages
-        start, stop = reads[0]
-        read = messages[start:stop]
-        for start, stop in reads[1:]:
-            read += messages[start:stop]
-        if self._recorder.has_parts:
-            return await shown(copied_messages(read), self._world.blobs)
-        return tuple(read)  # texts cannot be changed
-
-    async def _call(self, request: Request, reads: Ranges) -> Completion | None:
-        """Ask the policy; a failure is recorded on a turn of its own and ends the episode."""
-        recorder, model = self._recorder, self._model
-        started = time.monotonic()
-        completion: Completion | None = None
-        retries = 0
-        try:
-            with recorder.timed("policy"):
-                completion = await complete(
-                    model.policy,
-                    request,
-                    retries=model.call_retries,
-                    backoff_s=model.backoff_s,
-                    timeout_s=self._limits.call_timeout_s,
-                    observe=model.observe,
-                )
-            retries = completion.retries
-        except asyncio.CancelledError:
-            # Cut by the episode's time or from outside: the call was made, and is written down.
-            recorder.called(None, seconds=time.monotonic() - started, retries=0, sampling=None, reads=reads)
-            raise
-        except ContextOverflow as problem:
-            retries = problem.retries
-            recorder.end("truncated", "context_overflow")
-        except BaseException as problem:
-            if is_ours(problem):
-                raise
-            retries = problem.retries if isinstance(problem, InfraError | PolicyError) else 0
-            recorder.fail(error_record(problem, owner="policy", phase="policy"))
-        if (
-            completion is not None
-            and (usage := priced(completion.usage, model.price)) is not completion.usage
-        ):
-            completion = msgspec.structs.replace(completion, usage=usage)
-        sent = request.sampling if request.sampling != recorder.policy.sampling else None
-        seconds = time.monotonic() - started
-        recorder.called(completion, seconds=seconds, retries=retries, sampling=sent, reads=reads)
-        return completion
-
-    def _limit_reached(self) -> bool:
-        limits, recorder = self._limits, self._recorder
-        if recorder.ended:
-            return True
-        stop: Stop | None = None
-        if recorder.turn_count + self._asking >= limits.max_turns:
-            stop = "max_turns"
-        elif limits.max_episode_tokens is not None and self._tokens_so_far() >= limits.max_episode_tokens:
-            stop = "max_episode_tokens"
-        if stop is not None:
-            recorder.end("truncated", stop)
-        return stop is not None
-
-    def _tokens_so_far(self) -> int:
-        tokens = self._recorder.context_tokens()
-        if tokens is None:
-            raise PolicyError(
-                "the endpoint reports no token usage, so --max-episode-tokens cannot be kept", kind="no_usage"
-            )
-        return tokens
-
-    def _capped_sampling(self) -> tuple[dict[str, Json], int | None]:
-        """The sampling of the next call, with max_tokens cut to what is left of the episode's budget."""
-        budget = self._limits.max_episode_tokens
-        if budget is None:
-            return self._sampling, None
-        left = budget - self._tokens_so_far()
-        asked = self._sampling.get("max_tokens")
-        if asked is not None and asked <= left:
-            return self._sampling, None
-        return {**self._sampling, "max_tokens": left}, left
-
-    def _may_call(self, count: int) -> bool:
-        limit, recorder = self._limits.max_tool_calls, self._recorder
-        if limit is not None and recorder.tool_calls + count > limit:
-            recorder.end("truncated", "max_tool_calls")
-            return False
-        recorder.tool_calls += count
-        return True
+    async def _step_env(self, reply: Message, results: list[ToolResult], turn: int) -> None:
+        """Let the environment answer the reply; its step may end the episode."""
+        recorder, outcome = self._recorder, self._outcome
+        with recorder.timed("env"):
+            step = await guarded_method(self._env, "step", self._env.step(reply, results))
+        if not isinstance(step, Step):
+            raise TypeError(f"step() returned {type(step).__name__}; expected a Step")
+        recorder.stepped(step, turn)
+        if step.done or step.stop is not None:
+            outcome.end("truncated" if step.stop in LIMITS else "completed", step.stop or "env_done")
+        if step.acts:
+            self._limits.check_acts()
+        if self._stopped_by_tool:
+            outcome.end("completed", "tool_stopped")
 
 
-def _text(arguments: Mapping[str, Json] | str) -> str:
+def _json_text(arguments: Mapping[str, Json] | str) -> str:
     return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
 
 
-def _arguments(arguments: Mapping[str, Json] | str) -> Json:
-    """What arguments say, however they are spelled."""
+def _decoded(arguments: Mapping[str, Json] | str) -> Json:
+    """The value of a call's arguments, however they are spelled."""
     try:
-        return msgspec.json.decode(_text(arguments) or "{}")
+        return msgspec.json.decode(_json_text(arguments) or "{}")
     except (msgspec.DecodeError, UnicodeError):
         return arguments
-
-
-def _completed_tokens(completion: Completion) -> int:
-    return completion.usage.completion_tokens if completion.usage else 0

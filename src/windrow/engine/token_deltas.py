@@ -1,7 +1,7 @@
-"""Continuing: of each prompt, only what no earlier turn of the rollout holds is stored.
+"""Token deltas: a turn stores only the tokens of its prompt that no earlier turn of the rollout holds.
 
-Turns that go on from each other are one branch, of which only the last context is held, so that memory is linear in an
-episode's tokens. A prompt that a branch does not hold whole begins a branch of its own.
+Turns that continue each other form a branch. Only the last context of a branch is held, so that memory is linear in the
+tokens of an episode. A prompt that does not continue the whole of a branch starts a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from windrow.records import Tokens
 from windrow.util.token_contexts import ID_BYTES
 
-MOST_BRANCHES = 32  # held at a time; what only an older one shares is stored again
+MOST_BRANCHES = 32  # held at a time; tokens that only an older branch shares are stored again
 
 
 class _Branch:
@@ -25,14 +25,14 @@ class _Branch:
         self.turns = [turn]
 
 
-class Continuing:
-    """Knows the contexts of a rollout's turns so far."""
+class TokenDeltas:
+    """Holds the contexts of a rollout's turns so far."""
 
     def __init__(self) -> None:
         self._branches: list[_Branch] = []
 
     def stored(self, prompt: bytes, tokens: Tokens, turn: int) -> Tokens:
-        """`tokens` as turn `turn`, whose whole prompt is `prompt`, is to store them."""
+        """The tokens to store for turn `turn`, whose whole prompt is `prompt`."""
         branch, shared = self._longest(prompt)
         continued: int | None = None
         if branch is not None and shared:
@@ -43,10 +43,10 @@ class Continuing:
         )
 
     def _longest(self, prompt: bytes) -> tuple[_Branch | None, int]:
-        """The branch that shares most with `prompt`, of equals the latest, and how many bytes that is."""
+        """The branch that shares the longest prefix with `prompt`, the latest of equals, and its length in bytes."""
         best, most = None, 0
         for branch in reversed(self._branches):
-            # The next id decides whether this branch can share more: most need no look at the rest.
+            # A branch can share more only if it has the same next id: most are ruled out by this comparison alone.
             following = slice(most, most + ID_BYTES)
             if best is not None and branch.context[following] != prompt[following]:
                 continue
@@ -68,7 +68,7 @@ class Continuing:
 
 
 def shared_bytes(a: bytes, b: bytes) -> int:
-    """How many bytes the two begin with that are the same, in whole ids."""
+    """The length in bytes of the common prefix, rounded down to whole ids."""
     most = min(len(a), len(b))
     if a[:most] == b[:most]:
         return most - most % ID_BYTES

@@ -1,7 +1,7 @@
-"""Running a reply's tool calls: side by side, each within its time, each answered whatever becomes of it.
+"""Running the tool calls of a reply: concurrently, each within its time limit, each with a result.
 
-A call that is unknown, denied, malformed, too slow or raises is told to the model; the calls beside it still run. A
-result that is too long is cut, and the cut is stated in it.
+If a tool is unknown, denied or too slow, if it raises, or if its arguments are malformed, the result says so to the
+model, and the other calls still run. A result that is too long is cut, and says how much of it is left.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import msgspec
@@ -28,8 +28,8 @@ from windrow.util.threads import in_thread
 async def run_calls(
     calls: tuple[Call, ...], offer: Offer, limits: LimitsConfig, *, first_result: int
 ) -> tuple[list[ToolResult], list[ToolCall]]:
-    """Results in the order of the calls. `first_result` is the message index that the first result will have."""
-    if len(calls) == 1:  # as in most replies: there is nothing to run beside it
+    """Results and records in the order of the calls. `first_result` is the message index of the first result."""
+    if len(calls) == 1:  # as in most replies: no task group is needed
         result, record = await _run(calls[0], offer, limits, first_result)
         return [result], [record]
     async with asyncio.TaskGroup() as group:
@@ -37,8 +37,16 @@ async def run_calls(
             group.create_task(_run(call, offer, limits, first_result + number))
             for number, call in enumerate(calls)
         ]
-    done = [task.result() for task in running]
-    return [result for result, _ in done], [record for _, record in done]
+    finished = [task.result() for task in running]
+    return [result for result, _ in finished], [record for _, record in finished]
+
+
+def result_messages(results: Sequence[ToolResult], *, requested: bool) -> list[dict[str, Any]]:
+    """The results as messages. Servers refuse a tool message that answers no call, so a result that no reply
+    requested is a user message."""
+    if not requested:
+        return [{"role": "user", "content": result.content} for result in results]
+    return [{"role": "tool", "content": result.content, "tool_call_id": result.call.id} for result in results]
 
 
 async def _run(
@@ -53,15 +61,12 @@ async def _run(
         arguments = _parsed(call)
         tool = _permitted(call, offer)
         with deadline:
-            content, stop = await _called(tool, _parsed(call))  # its own copy, to do with as it likes
+            content, stop = await _called(tool, _parsed(call))  # a copy of its own, which it may change
     except BaseException as problem:  # whatever a tool raises is an answer to the model
         if is_ours(problem):
             raise
-        error = str(problem) if isinstance(problem, ToolError) else f"{type(problem).__name__}: {problem}"
-        if isinstance(problem, TimeoutError) and deadline.expired():
-            error = f"the tool {call.name!r} did not finish within {limits.tool_timeout_s:g} s"
-    if error is not None:
-        error = capped(error, limits.max_tool_result_chars)
+        timed_out = isinstance(problem, TimeoutError) and deadline.expired()
+        error = capped(_error_text(problem, call, limits, timed_out), limits.max_tool_result_chars)
         content = f"Error: {error}"
     content = capped(content, limits.max_tool_result_chars)
     record = ToolCall(
@@ -77,8 +82,14 @@ async def _run(
     return ToolResult(call=call, content=content, failed=error is not None, stop=stop), record
 
 
+def _error_text(problem: BaseException, call: Call, limits: LimitsConfig, timed_out: bool) -> str:
+    if timed_out:
+        return f"the tool {call.name!r} did not finish within {limits.tool_timeout_s:g} s"
+    return str(problem) if isinstance(problem, ToolError) else f"{type(problem).__name__}: {problem}"
+
+
 def capped(text: str, limit: int) -> str:
-    """`text`, or as much of it as `limit` allows and how much that is."""
+    """`text`, cut to `limit` characters; a cut text says so."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n[cut: the first {limit:,} of {len(text):,} characters]"
@@ -116,7 +127,8 @@ async def _called(tool: Tool, arguments: dict[str, Json]) -> tuple[str, bool]:
 
 
 async def _apart(work: Awaitable[Any], tool: Tool) -> Any:
-    """`await work` in a task of its own: a tool that cancels its task, or sets context variables, does so to no other."""
+    """`await work` in a task of its own, so that a tool that cancels its task or sets context variables affects no
+    other tool."""
     result, problem = await asyncio.create_task(_caught(guarded(work, f"tool {tool.name!r}")))
     if problem is not None:
         raise problem
@@ -124,7 +136,7 @@ async def _apart(work: Awaitable[Any], tool: Tool) -> Any:
 
 
 async def _caught(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """What `work` returns, or raises: a task that raises SystemExit would end the loop."""
+    """The result of `work`, or its exception, which a task must not raise: SystemExit would end the loop."""
     try:
         return await work, None
     except BaseException as problem:

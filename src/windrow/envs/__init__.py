@@ -1,4 +1,9 @@
-"""The worlds: what a user implements, and the environments that come with Windrow."""
+"""Environments: the worlds that episodes take place in.
+
+Here are the interfaces that users implement (`Env`, `Match`, and what they are given and return), and the environments
+that come with Windrow, the browser in `web/` among them. Driving an episode is in `engine/`; environments of particular
+systems are in `integrations/`.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +55,9 @@ def find_env(name: str) -> type[BaseEnv]:
         "tool": ToolUse,
         "rubric": Rubric,
         "preference": Preference,
+        "web": "windrow.envs.web.env:WebEnv",  # a text: imported only by runs that use it
     }
-    found = resolve("env", name, built_in)
-    if not (isinstance(found, type) and issubclass(found, BaseEnv)):
+    part = resolve("env", name, built_in)
+    if not (isinstance(part, type) and issubclass(part, BaseEnv)):
         raise UsageError(f"env {name!r} is not a class derived from windrow.Env or windrow.Match")
-    return found
+    return part

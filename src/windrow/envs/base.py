@@ -1,4 +1,4 @@
-"""What a user implements: one episode of a world. The engine drives it; the recorder writes everything down."""
+"""The interface of an environment: one object per episode. The engine drives it and records what it returns."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def nobody(name: str, messages: Messages) -> Completion:
 
 
 class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What an episode may know of itself: randomness that is taken from `seed` is reproducible.
+    """What the engine hands to an episode. Randomness that is derived from `seed` is reproducible.
 
     `complete(name, messages)` asks one of the environment's own models (`Env.models`), with its retries. `seats` is how
     many a match has. `blobs` keeps large bytes: `await ctx.blobs.image(…)` gives the part of a message that names an image.

@@ -52,9 +52,9 @@ class Chat(Env):
         user = _user(settings)
         if user is None:
             return
-        given = [name for name in ("script", "policy", "function") if getattr(user, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"'user' must be one of script, policy or function; found {given or 'none'}")
+        named = [name for name in ("script", "policy", "function") if getattr(user, name) is not None]
+        if len(named) != 1:
+            raise ValueError(f"'user' must be one of script, policy or function; found {named or 'none'}")
         if user.policy is not None and user.prompt is None:
             raise ValueError("'user.policy' needs 'user.prompt', which says whom the model plays")
         if user.prompt is not None and user.policy is None:
@@ -92,22 +92,22 @@ class Chat(Env):
             self._user = _User(script=script)
         if self._user is None:
             raise EnvError("nobody plays the user: 'chat' needs the setting 'user' or a 'script' in the row")
-        self._said = [message for message in first if message["role"] in ("user", "assistant")]
+        self._conversation = [message for message in first if message["role"] in ("user", "assistant")]
         self._turns = 0
         row = {key: value for key, value in (task.data or {}).items() if key != "messages"}
         self._instructions = _rendered(self._user.prompt, row) if self._user.prompt is not None else ""
         return Observation(first)
 
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
-        self._said.append({"role": "assistant", "content": reply.content or ""})
+        self._conversation.append({"role": "assistant", "content": reply.content or ""})
         if reply.tool_calls:
             return Step()
         text, done = await self._answer()
         if text is None:
             return Step(done=True)
-        said = Message(role="user", content=text, origin="user")
-        self._said.append({"role": "user", "content": text})
-        return Step(messages=[said], done=done)
+        message = Message(role="user", content=text, origin="user")
+        self._conversation.append({"role": "user", "content": text})
+        return Step(messages=[message], done=done)
 
     async def _answer(self) -> tuple[str | None, bool]:
         """What the user says next, None for nothing, and whether the conversation is over with it."""
@@ -117,21 +117,30 @@ class Chat(Env):
         if user.script is not None:
             return (user.script[turn], False) if turn < len(user.script) else (None, True)
         if user.function is not None:
-            found = resolve("user", user.function, {})(self._task, [dict(message) for message in self._said])
-            found = await found if inspect.isawaitable(found) else found
-            if found is not None and not isinstance(found, str):
+            answer = resolve("user", user.function, {})(
+                self._task, [dict(message) for message in self._conversation]
+            )
+            answer = await answer if inspect.isawaitable(answer) else answer
+            if answer is not None and not isinstance(answer, str):
                 raise TypeError(
-                    f"user {user.function!r} returned {type(found).__name__}; expected text or None"
+                    f"user {user.function!r} returned {type(answer).__name__}; expected text or None"
                 )
-            return found, found is None
+            return answer, answer is None
         completion = await self.ctx.complete(USER, self._seen_by_user())
         text = completion.content or ""
         return text, user.stop in text
 
     def _seen_by_user(self) -> list[dict[str, Any]]:
         """The conversation with its roles exchanged: to the one who plays the user, the policy is the user."""
-        begin = [{"role": "user", "content": BEGIN}] if self._said[:1] and _is_user(self._said[0]) else []
-        exchanged = [{**said, "role": "assistant" if _is_user(said) else "user"} for said in self._said]
+        begin = (
+            [{"role": "user", "content": BEGIN}]
+            if self._conversation[:1] and _is_user(self._conversation[0])
+            else []
+        )
+        exchanged = [
+            {**message, "role": "assistant" if _is_user(message) else "user"}
+            for message in self._conversation
+        ]
         return [{"role": "system", "content": self._instructions}, *begin, *exchanged]
 
 

@@ -1,4 +1,4 @@
-"""What environments share whose replies a judge grades: a `problem` that brings a scorer, with its settings."""
+"""The common part of environments whose replies a judge grades: a `problem` that brings a scorer with its settings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from windrow.envs.base import Observation
 from windrow.envs.opening import check_opening
 from windrow.envs.problem import Problem
 from windrow.records import Json, Task
+from windrow.registry import integrations
 
 
 class Judged(Problem):
-    """A `problem` that takes a tinker row's `convo` for `messages`; its settings are those of the scorer it brings."""
+    """A `problem` whose settings are those of the scorer that it brings.
+
+    A row's conversation may be in a field that an integration declares, in place of `messages`.
+    """
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
@@ -38,9 +42,10 @@ class Judged(Problem):
 
 
 def _with_messages(row: Mapping[str, Json]) -> dict[str, Json]:
-    convo = row.get("convo")
-    if convo is None:
+    fields = (field for integration in integrations() for field in integration.conversation_fields)
+    field = next((field for field in fields if row.get(field) is not None), None)
+    if field is None:
         return dict(row)
     if row.get("messages") is not None or row.get("prompt") is not None:
-        raise ValueError("'convo' is in the row, and 'prompt' or 'messages' too; give one of them")
-    return {**{key: value for key, value in row.items() if key != "convo"}, "messages": convo}
+        raise ValueError(f"{field!r} is in the row, and 'prompt' or 'messages' too; give one of them")
+    return {**{key: value for key, value in row.items() if key != field}, "messages": row[field]}

@@ -7,7 +7,7 @@ from typing import Any
 
 from windrow.records import Json, Task
 from windrow.tasks.prompts import PromptTemplate
-from windrow.tasks.row_formats import form_of
+from windrow.tasks.row_formats import format_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -18,9 +18,9 @@ def opening(task: Task, prompt: PromptTemplate | None) -> list[dict[str, Any]]:
     if task.get("messages") is not None:
         messages: list[dict[str, Any]] = task["messages"]
         return messages
-    form = form_of(task.data or {}) if task.get("prompt") is None else None
-    if form is not None:
-        return form.opening_of(task.data or {})
+    row_format = format_of(task.data or {}) if task.get("prompt") is None else None
+    if row_format is not None:
+        return row_format.opening_of(task.data or {})
     return [{"role": "user", "content": task["prompt"]}]
 
 
@@ -28,15 +28,15 @@ def check_opening(row: Mapping[str, Json]) -> None:
     """Raise ValueError with what is wrong with a row that is to open an episode."""
     prompt, messages = row.get("prompt"), row.get("messages")
     if prompt is None and messages is None:
-        if (form := form_of(row)) is not None:
-            form.opening_of(row)
+        if (row_format := format_of(row)) is not None:
+            row_format.opening_of(row)
             return
         raise ValueError(
             f"neither 'prompt' nor 'messages' is in the row (it has: {', '.join(row) or 'nothing'})"
         )
     if prompt is not None and messages is not None:
         raise ValueError("both 'prompt' and 'messages' are in the row; give one of them")
-    if (form := form_of(row)) is not None and form.has_input(row):
+    if (row_format := format_of(row)) is not None and row_format.has_input(row):
         raise ValueError(
             f"the row has an input of its own beside {'prompt' if messages is None else 'messages'!r}"
         )

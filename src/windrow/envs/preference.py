@@ -1,6 +1,6 @@
 """`preference`: a `problem` whose replies a judge compares, two by two, within the group.
 
-The settings are those of the scorer `preference`, which it brings. A tinker row's `convo` is taken for `messages`.
+The settings are those of the scorer `preference`, which it brings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`rubric`: a `problem` whose replies a judge grades by criteria: the row's `rubric`, or those of the settings.
 
-The settings are those of the scorer `rubric`, which it brings. Rows of tinker's rubric files are taken as they are:
-`convo` is the conversation that the policy goes on with, `rubric_items` are the criteria.
+The settings are those of the scorer `rubric`, which it brings. Rows may have their conversation and their criteria in
+fields that an integration declares.
 """
 
 from __future__ import annotations

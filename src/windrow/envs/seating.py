@@ -63,10 +63,10 @@ def seating_of(env: type[BaseEnv], settings: Mapping[str, Json]) -> Seating:
     """How a match is seated. Raise ValueError where the settings do not say it right."""
     if not issubclass(env, Match):
         return Seating()
-    given = {key: value for key, value in settings.items() if key in Seating.__struct_fields__}
-    if isinstance(found := given.get("opponents"), Mapping):
-        given["opponents"] = {str(seat): policy for seat, policy in found.items()}
+    seating = {key: value for key, value in settings.items() if key in Seating.__struct_fields__}
+    if isinstance(opponents := seating.get("opponents"), Mapping):
+        seating["opponents"] = {str(seat): policy for seat, policy in opponents.items()}
     try:
-        return msgspec.convert(given, Seating, str_keys=True)
+        return msgspec.convert(seating, Seating, str_keys=True)
     except msgspec.ValidationError as problem:
         raise ValueError(str(problem)) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 ALL_THE_SAME = "rollouts with advantage 0, because the rewards of their group are all the same"
-EPSILON = 1e-4  # TRL's, so that a group of nearly equal rewards is not blown up
+EPSILON = 1e-4  # so that a group of nearly equal rewards is not blown up
 
 
 def centered(reward: float, rewards: Sequence[float]) -> float:
@@ -16,7 +16,7 @@ def centered(reward: float, rewards: Sequence[float]) -> float:
 
 
 def grpo(reward: float, rewards: Sequence[float]) -> float:
-    """(reward − mean) / (std + 1e-4), std with n − 1 in its denominator, as TRL's GRPOTrainer scales by group."""
+    """(reward − mean) / (std + 1e-4), std with n − 1 in its denominator: GRPO's, scaled by group."""
     if min(rewards) == max(rewards):
         return 0.0
     mean = fmean(rewards)

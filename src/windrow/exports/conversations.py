@@ -34,19 +34,19 @@ def conversations(rollout: Rollout) -> list[Conversation]:
                 del open_paths[max(continued, key=len)]
             open_paths[(*read, turn.writes)] = None
     untrained = {turn.writes for turn in rollout.turns if turn.role == "agent"}
-    found: list[Conversation] = []
+    conversations_: list[Conversation] = []
     for path in open_paths:
-        found.append(Conversation(path, frozenset(path) & untrained))
-        untrained -= found[-1].sampled
-    return found
+        conversations_.append(Conversation(path, frozenset(path) & untrained))
+        untrained -= conversations_[-1].sampled
+    return conversations_
 
 
 def _check(turn: Turn, count: int) -> None:
     """Before the ranges are laid out, which a damaged record may have made as long as it likes."""
-    places = [place for bounds in turn.reads for place in bounds]
+    indexes = [index for bounds in turn.reads for index in bounds]
     if (
         turn.writes is None
-        or not all(0 <= place <= count for place in places)
+        or not all(0 <= index <= count for index in indexes)
         or not 0 <= turn.writes < count
     ):
         raise Invalid("rollouts with a turn that names messages which are not there")

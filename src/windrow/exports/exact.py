@@ -15,9 +15,9 @@ def verified_sequences(
     rollout: Rollout, notes: Counter[str], merging: Merging = STRICT
 ) -> list[TrainingSequence]:
     """Of a rollout whose capture is `tokens`. Raises Invalid where they are not fit; warnings go to `notes`."""
-    found = {problem.check for problem in problems(rollout, merging)}
+    failed_checks = {problem.check for problem in problems(rollout, merging)}
     for check, (level, what) in CHECKS.items():
-        if check in found and level == "fatal":
+        if check in failed_checks and level == "fatal":
             raise Invalid(what)
-    notes.update(what for check, (_, what) in CHECKS.items() if check in found)
+    notes.update(what for check, (_, what) in CHECKS.items() if check in failed_checks)
     return training_sequences(rollout, merging)

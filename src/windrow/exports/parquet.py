@@ -139,8 +139,8 @@ def _top(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
         return {}
     from windrow.exports.tokens.top import laid_out
 
-    found = [laid_out(rollout.turns, sequence) for sequence in sequences]
-    return dict.fromkeys(TOP, found) if any(len(laid.ids) for laid in found) else {}
+    columns = [laid_out(rollout.turns, sequence) for sequence in sequences]
+    return dict.fromkeys(TOP, columns) if any(len(laid.ids) for laid in columns) else {}
 
 
 def _teacher(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
@@ -149,8 +149,8 @@ def _teacher(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
         return {}
     from windrow.exports.tokens.teacher import teacher_logprobs
 
-    found = [teacher_logprobs(rollout.turns, sequence) for sequence in sequences]
-    return {} if any(one is None for one in found) else {"teacher_logprobs": found}
+    columns = [teacher_logprobs(rollout.turns, sequence) for sequence in sequences]
+    return {} if any(one is None for one in columns) else {"teacher_logprobs": columns}
 
 
 def _column(rows: list[dict[str, Any]], field: Any) -> Any:
@@ -272,8 +272,8 @@ def _json(value: Json) -> str | None:
 
 def _size(row: dict[str, Any]) -> int:
     texts = sum(len(value) for value in row.values() if isinstance(value, str))
-    said = sum(
+    arguments = sum(
         len(value) for message in row["messages"] for value in message.values() if isinstance(value, str)
     )
     likeliest: int = sum(laid.ids.nbytes + laid.logprobs.nbytes for laid in row.get("top_ids", ()))
-    return texts + said + likeliest + TOKEN_BYTES * sum(map(len, row.get("input_ids", ())))
+    return texts + arguments + likeliest + TOKEN_BYTES * sum(map(len, row.get("input_ids", ())))

@@ -6,7 +6,6 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,12 @@ from windrow.exports.selection import Selection
 from windrow.records import Rollout
 from windrow.registry import resolve
 from windrow.store.reader import load
-from windrow.util.atomic_files import drafted
+from windrow.util.atomic_files import atomic_file
 
-# By name, so that no format pays for what another needs.
+# As texts, so that no format pays for the imports of another.
 BUILT_IN = {
     "sft": "windrow.exports.sft:Sft",
-    "trl": "windrow.integrations.trl.export:Trl",
     "parquet": "windrow.exports.parquet:Parquet",
-    "tinker": "windrow.integrations.tinker.export:Tinker",
-    "nemo-gym": "windrow.integrations.nemo_gym.export:NemoGym",
-    "hud": "windrow.integrations.hud.export:Hud",
-    "webgym": "windrow.integrations.webgym.export:WebGym",
 }
 
 
@@ -77,8 +71,8 @@ def export(
     rollouts = load(run, attempts="all" if every else "final")
     path = exporter.place(Path(out), Path(run))
     with ExitStack() as stack:
-        file = stack.enter_context(drafted(path, overwrite=overwrite))
-        beside = [stack.enter_context(drafted(one, overwrite=overwrite)) for one in exporter.beside(path)]
+        file = stack.enter_context(atomic_file(path, overwrite=overwrite))
+        beside = [stack.enter_context(atomic_file(one, overwrite=overwrite)) for one in exporter.beside(path)]
         writer = exporter.open(file)
         exporter.begin(Path(run), beside)
         work = _Work(exporter, writer, selection, on_progress)
@@ -96,17 +90,14 @@ def export(
 
 def make_exporter(name: str, settings: Mapping[str, Any]) -> Exporter:
     """The exporter called `name`. A setting that it does not take is refused."""
-    found = resolve("exporter", name, BUILT_IN)
-    if isinstance(found, str):
-        module, _, attribute = found.partition(":")
-        found = getattr(import_module(module), attribute)
-    if not (isinstance(found, type) and issubclass(found, Exporter)):
+    exporter = resolve("exporter", name, BUILT_IN)
+    if not (isinstance(exporter, type) and issubclass(exporter, Exporter)):
         raise UsageError(f"exporter {name!r} is not a class derived from windrow.Exporter")
     try:
-        inspect.signature(found).bind(**settings)
+        inspect.signature(exporter).bind(**settings)
     except TypeError as problem:
-        raise UsageError(f"exporter {name!r}: {problem} (it takes: {_taken(found)})") from None
-    return found(**settings)
+        raise UsageError(f"exporter {name!r}: {problem} (it takes: {_settings_of(exporter)})") from None
+    return exporter(**settings)
 
 
 class _Work:
@@ -187,5 +178,5 @@ def _nothing(run: str | Path, report: Report) -> str:
     return f"nothing of {run} is left to export ({left_out}), so {report.out} was not written"
 
 
-def _taken(exporter: type[Exporter]) -> str:
+def _settings_of(exporter: type[Exporter]) -> str:
     return ", ".join(inspect.signature(exporter).parameters) or "no settings"

@@ -45,8 +45,8 @@ class Selection:
                 if self._takes(rollout):
                     yield Example(rollout)
             return
-        for _, found in groupby(rollouts, key=lambda rollout: rollout.task.index):
-            task = list(found)
+        for _, rewards_by_group in groupby(rollouts, key=lambda rollout: rollout.task.index):
+            task = list(rewards_by_group)
             rewards = _rewards(task)
             chosen = [rollout for rollout in task if self._takes(rollout)]
             for rollout in self._best(chosen) if self._best_of_group else chosen:
@@ -84,8 +84,8 @@ class Selection:
 
 
 def _rewards(task: list[Rollout]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
+    rewards_by_group: dict[str, list[float]] = defaultdict(list)
     for rollout in task:
         if rollout.reward is not None and not rollout.opponent:
-            found[rollout.group].append(rollout.reward)
-    return found
+            rewards_by_group[rollout.group].append(rollout.reward)
+    return rewards_by_group

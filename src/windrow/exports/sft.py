@@ -31,13 +31,13 @@ class Sft(Exporter):
 
     def rows(self, example: Example) -> list[dict[str, Json]]:
         rollout = example.rollout
-        found = conversations(rollout)
-        if not found:
+        rows_of = conversations(rollout)
+        if not rows_of:
             raise Unfit(NOTHING_SAID)
         if self._openai and any(message.reasoning for message in rollout.messages):
             self.notes["rollouts without their reasoning, for which the form openai has no place"] += 1
         make = self._openai_row if self._openai else self._hf_row
-        return [make(rollout, conversation, number) for number, conversation in enumerate(found)]
+        return [make(rollout, conversation, number) for number, conversation in enumerate(rows_of)]
 
     def _openai_row(self, rollout: Rollout, conversation: Conversation, _: int) -> dict[str, Json]:
         messages = []
@@ -54,7 +54,7 @@ class Sft(Exporter):
         tools = [{"type": "function", "function": tool} for tool in rollout.tools]
         return {
             "messages": [_hf_message(rollout.messages[number]) for number in conversation.messages],
-            # As text, which TRL decodes: `datasets` would give every schema the fields of all the others.
+            # As text, which trainers decode: `datasets` would give every schema the fields of all the others.
             "tools": msgspec.json.encode(tools).decode() if tools else None,
             "rollout_id": rollout.id,
             "segment": segment,

@@ -9,12 +9,11 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.stats.profile import Profile, Range
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import read_known
-from windrow.util.atomic_files import drafted
+from windrow.store.task_file import TASKS, read_known
+from windrow.util.atomic_files import atomic_file
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class TaskFileSummary(msgspec.Struct, frozen=True, kw_only=True):
     """`kept` of the run's tasks are written. `ungraded` ones, tried or not, never are."""
 
     path: str
@@ -25,7 +24,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 def keep_tasks(
     run: str | Path, found: Profile, keep: Range, out: str | Path, *, overwrite: bool = False
-) -> Kept:
+) -> TaskFileSummary:
     """Write the tasks whose pass rate (or mean reward, as the profile goes) lies in `keep`, a row a line.
 
     A row is written as the run keeps it, so that its digest stays the same. The file appears whole or not at all, and
@@ -49,12 +48,12 @@ def keep_tasks(
             chosen[0].append(line.index)
             chosen[1].append(offset)
     if not chosen[0]:
-        return Kept(path=str(out), tasks=tasks, kept=0, ungraded=ungraded)
-    with drafted(target, overwrite=overwrite) as file, source.open("rb") as rows:
+        return TaskFileSummary(path=str(out), tasks=tasks, kept=0, ungraded=ungraded)
+    with atomic_file(target, overwrite=overwrite) as file, source.open("rb") as rows:
         for _, offset in sorted(zip(*chosen, strict=True)):
             rows.seek(offset)
             file.write(row_of(rows.readline()) + b"\n")
-    return Kept(path=str(out), tasks=tasks, kept=len(chosen[0]), ungraded=ungraded)
+    return TaskFileSummary(path=str(out), tasks=tasks, kept=len(chosen[0]), ungraded=ungraded)
 
 
 class _Row(msgspec.Struct):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from windrow.config import PolicyConfig, ScorerConfig
-from windrow.engine.episode import verdict_of
+from windrow.engine.episode_scoring import verdict_of
 from windrow.envs.scoring import Verdict
 from windrow.errors import ScorerError
 from windrow.records import Json, Score

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from windrow.engine.episode import within
-from windrow.engine.recorder import shown_episode
+from windrow.engine.episode_scoring import within
+from windrow.engine.record_building import shown_episode
 from windrow.envs import Episode
 from windrow.envs.scoring import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.errors import ScorerError, error_record

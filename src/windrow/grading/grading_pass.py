@@ -23,7 +23,7 @@ from windrow.grading.run_scorers import RunScorers
 from windrow.records import Grading, Rollout, RolloutGroup, Usage
 from windrow.store.folding import expected_scorers, fold
 from windrow.store.judgements import Judgements
-from windrow.store.run_directory import Fingerprint
+from windrow.store.manifest import Fingerprint
 from windrow.util.blobs import Blobs
 
 T = TypeVar("T")

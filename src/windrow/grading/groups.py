@@ -66,7 +66,7 @@ class Groups:
 
     def _group(self, group: str, fresh: list[Rollout]) -> RolloutGroup | None:
         now = {rollout.sample for rollout in fresh if rollout.status in GRADABLE}
-        before = [rollout for rollout in self._resume_state.members(group) if rollout.sample not in now]
+        before = [rollout for rollout in self._resume_state.group_members(group) if rollout.sample not in now]
         members = [
             rollout for rollout in (*before, *fresh) if rollout.status in GRADABLE and not rollout.opponent
         ]

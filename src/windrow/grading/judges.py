@@ -21,7 +21,7 @@ from windrow.policies import Completion, Request
 from windrow.policies.base import ForcedTokens
 from windrow.policies.calls import complete
 from windrow.records import Judgement, Message, TeacherTokens, Usage
-from windrow.store.judgements import Judgements, Said
+from windrow.store.judgements import Judgements, JudgeReply
 from windrow.util.blobs import Blobs, MemoryBlobs, shown
 from windrow.util.deadlines import Deadline
 from windrow.util.freeze import Freezer
@@ -101,10 +101,13 @@ class Judges:
                     attempt=1,
                     turn=0,
                 )
-                found = await self.completion(model, request)
-                read_reply = _read_reply(Freezer().text(found.content or ""), found.usage, read, found.finish)
+                completion = await self.completion(model, request)
+                text = Freezer().text(completion.content or "")
+                read_reply = _read_reply(text, completion.usage, read, completion.finish)
                 if read_reply.problem is None:
-                    await self.judgements.keep(Said(key=key, reply=read_reply.reply, usage=read_reply.usage))
+                    await self.judgements.keep(
+                        JudgeReply(key=key, reply=read_reply.reply, usage=read_reply.usage)
+                    )
                 return read_reply
         finally:
             self._asking.pop(key).set()
@@ -211,7 +214,7 @@ class JudgeContext:
             turn=0,
             capture="tokens",
             top_logprobs=top,
-            given=given,
+            forced=given,
         )
         with self._call():
             found = await self._judges.completion(model, request)

@@ -1,4 +1,4 @@
-"""TRL's reward functions: what they are called with, and what they may return.
+"""Reward functions, as trainers call them: their arguments, and the values that they may return.
 
     (prompts, completions, completion_ids, **columns) -> list[float | None]
 

@@ -22,7 +22,7 @@ from windrow.grading.user_functions import scorer_of
 from windrow.identity import fingerprint
 from windrow.records import Json
 from windrow.registry import name_of
-from windrow.store.run_directory import Fingerprint
+from windrow.store.manifest import Fingerprint
 from windrow.tasks.row_problems import RowProblems, list_problems
 
 DEFAULT_SCORERS_ENV = "problem"

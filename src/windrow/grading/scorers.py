@@ -4,7 +4,7 @@ A user's scorer is `(task, reply) -> float | dict | Score`, plain or async. A pl
 cannot hold up the run, and so does an async one that was found to; with the attribute `after_commit = True` it runs once the rollout is on disk.
 One that takes `ctx` may ask a judge (`await ctx.ask(…)`), and runs after the commit too. With `unit = "group"` it
 takes a group instead: `(group) -> {(id, attempt): float | Score | None}`. One that takes `completions` or
-`completion_ids` is a TRL reward function, and judges a group too.
+`completion_ids` is a trainer's reward function, and judges a group too.
 """
 
 from __future__ import annotations

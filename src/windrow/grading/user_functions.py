@@ -1,4 +1,4 @@
-"""A user's own functions as scorers: of a rollout, or of a group, also in the form that TRL's trainers call."""
+"""A user's own functions as scorers: of a rollout, or of a group, also with the signature of a trainer's reward function."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GroupFunctionScorer(_Function):
 
 
 class RewardFunctionScorer(_Function):
-    """`(prompts, completions, completion_ids, **columns) -> list[float | None]`, as TRL's trainers call it."""
+    """`(prompts, completions, completion_ids, **columns) -> list[float | None]`, as trainers call it."""
 
     async def judge_group(self, group: RolloutGroup, ctx: ScoreContext) -> Mapping[AttemptId, Verdict | None]:
         members = [entrant.rollout for entrant in entrants_of(group)]

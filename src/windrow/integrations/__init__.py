@@ -1,4 +1,33 @@
-"""Other people's environments, unmodified: each module makes one package's worlds into tasks, environments and scorers.
+"""Other systems: one folder for each, with its rows, environments, agents, scorers, reports, imports and exports.
 
-Nothing here is imported before a source, a row or a scorer names it: the names stand in `windrow.registry`.
+A folder's `__init__` declares in `INTEGRATION` what there is, by name, and imports none of it: the registry does so when a
+path, a row or an option names it. Nothing outside this room imports it or names such a system; what several of them need
+is in the room that it is about.
 """
+
+from __future__ import annotations
+
+from windrow.integrations import (
+    gymnasium,
+    hud,
+    miniwob,
+    nemo_gym,
+    reasoning_gym,
+    textarena,
+    tinker,
+    trl,
+    webgym,
+)
+
+# In the order in which a row is compared with their formats.
+BUNDLED = (
+    nemo_gym.INTEGRATION,
+    webgym.INTEGRATION,
+    hud.INTEGRATION,
+    reasoning_gym.INTEGRATION,
+    gymnasium.INTEGRATION,
+    textarena.INTEGRATION,
+    miniwob.INTEGRATION,
+    tinker.INTEGRATION,
+    trl.INTEGRATION,
+)

@@ -1,4 +1,10 @@
-"""Who answers: one request in, one completion out."""
+"""Policies: what answers in an episode. One request in, one completion out.
+
+Here are the interface that users implement (`base.py`), how it is called (`calls.py`), and the policies that come with
+Windrow: `chat.py` (one or several endpoints, in one of the `dialects/`, over `http_client/`), `local.py` (llama.cpp in
+this process), `scripted.py`, and `toolcalls/` for models whose tool calls are text. Not here: what an episode does with
+a reply (`engine/`), and the models that scorers ask (`grading/`), which are policies too.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from windrow.errors import UsageError
 from windrow.policies.base import Completion, Policy, Request
 from windrow.util.redaction import Redactor
 
-FLOW = ("max_outage_s", "requests_per_minute", "tokens_per_minute")  # settings of how calls flow to endpoints
+FLOW = ("max_outage_s", "requests_per_minute", "tokens_per_minute")  # settings that apply to endpoints alone
 
 __all__ = ["Completion", "Policy", "Request", "check_sampling", "make_policy"]
 
@@ -40,18 +46,18 @@ def make_policy(loaded: LoadedConfig, redactor: Redactor) -> Policy:
 
 
 def _refuse(loaded: LoadedConfig, policy: str, *keys: str) -> None:
-    """Settings that this kind of policy would ignore are errors."""
-    for place, origin in loaded.origins.items():
-        if any(place == f"policy.{key}" or place.startswith(f"policy.{key}.") for key in keys):
-            raise UsageError(f"{origin}: a {policy} policy would ignore {place}; leave it out")
+    """UsageError for a setting that this kind of policy would ignore."""
+    for setting, origin in loaded.origins.items():
+        if any(setting == f"policy.{key}" or setting.startswith(f"policy.{key}.") for key in keys):
+            raise UsageError(f"{origin}: a {policy} policy would ignore {setting}; leave it out")
 
 
 def check_sampling(policy: Policy, names: set[str], *, where: str) -> None:
-    """Refuse at the start what the policy would ignore."""
+    """UsageError for a sampling option that the policy would ignore."""
     ignored = sorted(name for name in names if name not in policy.accepts)
     if ignored:
-        known = ", ".join(sorted(policy.accepts)) or "no sampling options"
+        accepted = ", ".join(sorted(policy.accepts)) or "no sampling options"
         hint = nearest(ignored[0], policy.accepts)
         raise UsageError(
-            f"{where}: policy {policy.name!r} would ignore {ignored[0]!r}{hint}; it takes {known}"
+            f"{where}: policy {policy.name!r} would ignore {ignored[0]!r}{hint}; it takes {accepted}"
         )

@@ -13,11 +13,11 @@ from windrow.policies.message_encoding import Items, MessageCache, json_array
 from windrow.policies.prompt_ids import PromptReader
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
 
-ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that is told all and honours it
+ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that takes every option
 
 
 class Route:
-    """What an episode's calls share: the endpoint that the first one went to, and what was sent and received so far."""
+    """State that the calls of one episode share: their endpoint, and caches of what was sent and received so far."""
 
     __slots__ = ("branches", "conversation", "encoded", "endpoint", "prompts")
 
@@ -25,14 +25,14 @@ class Route:
         self.endpoint: object | None = None
         self.encoded: MessageCache | None = None
         self.prompts: PromptReader | None = None
-        self.branches: list[Any] | None = None  # what a dialect that sends ids has sent and got so far
-        self.conversation: Any = None  # as a policy whose tool calls are text has shown it
+        self.branches: list[Any] | None = None  # texts and ids so far, for dialects that send ids
+        self.conversation: Any = None  # the messages as text, for policies whose tool calls are text
 
 
 class ForcedTokens(NamedTuple):
-    """Ids that are not to be sampled but scored: how likely is `output` after `prompt`?
+    """Ids that are scored rather than sampled: how likely is `output` after `prompt`?
 
-    `text` is what the output says: a model to which the ids say something else has another vocabulary.
+    `text` is the text of the output: a model for which the ids have another text has another vocabulary.
     """
 
     prompt: Sequence[int]
@@ -43,7 +43,7 @@ class ForcedTokens(NamedTuple):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. `id`, `attempt` and `turn` name it; they are not part of what the model sees.
 
-    With `given`, nothing is sampled: the completion's tokens are those ids and the logprobs that the model gives them.
+    With `forced`, nothing is sampled: the completion's tokens are those ids and the logprobs that the model gives them.
     """
 
     messages: tuple[Message, ...]
@@ -53,13 +53,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     turn: int
     capture: Capture = "text"
-    top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each place of the reply
-    given: ForcedTokens | None = None
+    top_logprobs: int = 0  # how many of the likeliest tokens are wanted at each position of the reply
+    forced: ForcedTokens | None = None
     route: Route | None = None  # the same for all calls of an episode
-    new_connection: bool = False  # it goes over connections that were not used before
+    new_connection: bool = False  # use a connection that was not used before
+
+    @property
+    def given(self) -> ForcedTokens | None:
+        """The former name of `forced`."""
+        return self.forced
 
     def encoded_messages(self, items: Items) -> list[bytes]:
-        """For each message the `items` that a dialect sends for it, encoded; earlier calls' are not encoded again."""
+        """For each message the encoded `items` that a dialect sends for it; those of earlier calls are cached."""
         route = self.route
         if route is None or not self.turn:  # most episodes have one turn: nothing is kept of it
             return MessageCache().encoded(self.messages, items)
@@ -75,7 +80,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompts(self) -> PromptReader:
-        """What reads the ids of the episode's prompts."""
+        """The reader of the episode's prompt ids."""
         if self.route is None:
             return PromptReader()
         if self.route.prompts is None:
@@ -84,9 +89,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy answered. `retries` is how many tries failed before this one.
+    """A policy's answer. `retries` is the number of tries that failed before this one.
 
-    `malformed` are tool calls in the reply that could not be read, in words for the model.
+    `malformed` describes, for the model, the tool calls in the reply that could not be read.
     """
 
     content: str | None
@@ -100,7 +105,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     first_token_s: float | None = None
     retries: int = 0
     malformed: tuple[str, ...] = ()
-    capture: Capture = "text"  # what `tokens` really holds
+    capture: Capture = "text"  # the level that `tokens` reaches
 
 
 def _discard(message: str) -> None:
@@ -125,17 +130,17 @@ class Policy:
     name: str = "policy"
     model: str = "policy"
     accepts: frozenset[str] = frozenset()
-    default_sampling: Mapping[str, Json] = {}  # what is asked for where the configuration says nothing
+    default_sampling: Mapping[str, Json] = {}  # used where the configuration sets nothing
     default_concurrency: int | None = None
     default_capture: Capture = "text"
-    captures: frozenset[Capture] = frozenset({"none", "text"})  # what may be asked of it
-    gives_top_logprobs: bool = False  # may be asked for the likeliest tokens at each place
-    scores_ids: bool = False  # may be sent requests with `given` ids
+    captures: frozenset[Capture] = frozenset({"none", "text"})  # levels that a request may ask for
+    gives_top_logprobs: bool = False  # can return the likeliest tokens at each position
+    scores_ids: bool = False  # may be sent requests with `forced` ids
     reads_tool_calls: bool = True  # finds native tool calls in its replies
     needs: PolicyNeeds = PolicyNeeds()  # as of the last `open`
 
     def identity(self) -> dict[str, Json]:
-        """What makes this policy answer as it does, for the behaviour fingerprint: nothing volatile."""
+        """Everything that shapes this policy's answers, for the behaviour fingerprint: nothing volatile."""
         return {"policy": self.name, "model": self.model}
 
     async def open(self, needs: PolicyNeeds | None = None) -> None:
@@ -151,9 +156,9 @@ class Policy:
         self.needs.notify(message)
 
     def hold(self, request: Request) -> Awaitable[None] | None:
-        """What is to be awaited before each try: a rate limit, an outage. None when it may be sent at once.
+        """An awaitable that ends when the next try may be sent (rate limit, outage); None if it may be sent at once.
 
-        This counts neither as the call's time nor as a try.
+        The wait counts neither as the call's time nor as a try.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Capture: how much of a reply's tokens is kept, and packing it.
+"""Capture levels: how much of a reply's tokens is kept, and how they are packed.
 
 | level      | what a turn keeps                         |
 |------------|-------------------------------------------|
@@ -7,7 +7,7 @@
 | `logprobs` | and the logprobs of the sampled tokens    |
 | `tokens`   | and the ids of the prompt and the sample  |
 
-A reply is stamped with the level that it really reached, never with the one that was asked for.
+A reply is recorded with the level that it reached, which may be lower than the one that was asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RANK: dict[Capture, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
 
 def asks(level: Capture, wanted: Capture) -> bool:
-    """Whether capturing at `level` includes what `wanted` is about."""
+    """Whether capturing at `level` includes everything that `wanted` keeps."""
     return _RANK[level] >= _RANK[wanted]
 
 
@@ -31,15 +31,15 @@ def lower(a: Capture, b: Capture) -> Capture:
     return a if _RANK[a] <= _RANK[b] else b
 
 
-def level_of(asked: Capture | None, usual: Capture, *, top: int | None) -> Capture:
-    """How much is kept: what was asked for, else the usual, which is at least logprobs where `top` are wanted."""
+def capture_level(asked: Capture | None, usual: Capture, *, top: int | None) -> Capture:
+    """The level of a run: `asked`, else `usual`, raised to logprobs where the `top` likeliest tokens are wanted."""
     if asked is None and top and not asks(usual, "logprobs"):
         return "logprobs"
     return asked or usual
 
 
 def held(level: Capture, tokens: Tokens | None) -> Capture:
-    """What a reply reaches that says `level` and brings these tokens: a policy of a user's may say more than it has."""
+    """The level that `tokens` really reach, at most `level`: a user's policy may claim more than it returns."""
     if tokens is None or tokens.logprobs is None:
         return lower(level, "text")
     prompted = tokens.prefix > 0 or bool(tokens.prompt_new)
@@ -48,8 +48,8 @@ def held(level: Capture, tokens: Tokens | None) -> Capture:
     return level if whole and aligned else lower(level, "logprobs")
 
 
-def given_tokens(prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float]) -> Tokens:
-    """Ids that were scored, not sampled."""
+def scored_tokens(prompt: Sequence[int], output: Sequence[int], logprobs: Sequence[float]) -> Tokens:
+    """Tokens of ids that were scored, not sampled."""
     return _tokens(prompt, output, logprobs, "raw")
 
 
@@ -61,11 +61,11 @@ def packed(
     logprobs: Sequence[float] | None,
     kind: str | None = None,
 ) -> tuple[Tokens | None, Capture]:
-    """What was sent, as it is recorded, and the level that it reaches.
+    """The tokens as they are recorded, and the level that they reach.
 
-    `tokens` needs all three, a logprob for each sampled id; whatever is missing or does not fit lowers the level.
-    The prompt's ids may be packed already.
-    `kind` says of which distribution the logprobs are: `raw`, or `processed` by temperature and truncation.
+    Level `tokens` needs all three, with one logprob per sampled id; anything missing or mismatched lowers the level.
+    The prompt's ids may already be packed.
+    `kind` names the distribution of the logprobs: `raw`, or `processed` by temperature and truncation.
     """
     if not asks(level, "logprobs") or logprobs is None:
         return None, lower(level, "text")

@@ -11,7 +11,7 @@ from windrow.policies.base import Completion, Policy, PolicyNeeds, Request
 from windrow.policies.capture import asks
 from windrow.policies.dialects import AUTO, DIALECTS, Dialect, scoring
 from windrow.policies.endpoint import Endpoint
-from windrow.policies.endpoint_pool import Pool
+from windrow.policies.endpoint_pool import EndpointPool
 from windrow.policies.probe import Facts, find_out, identify, require, require_top
 from windrow.policies.rate_limits import Rates
 from windrow.records import Json
@@ -19,6 +19,8 @@ from windrow.util.redaction import Redactor, api_key
 
 
 class ChatPolicy(Policy):
+    """Sends each request to one of its endpoints; calls wait for rate limits and outages in `hold`."""
+
     name = "chat"
     context_tokens: int | None = None  # of one episode, where it is known
 
@@ -50,14 +52,14 @@ class ChatPolicy(Policy):
         self._headers = {"Content-Type": "application/json", **self.dialect.headers(key)}
         self._redactor = redactor or Redactor()
         self._probe = probe
-        self._known: set[Endpoint] = set()
+        self._identified: set[Endpoint] = set()
         self._probe_timeout_s = probe_timeout_s
         self._max_outage_s = max_outage_s
         self._rates = rates
         self._use(base_urls)
 
     def _use(self, base_urls: Sequence[str]) -> None:
-        self._pool = Pool(
+        self._pool = EndpointPool(
             [
                 Endpoint(url, self._redactor, self.dialect, context_tokens=self.context_tokens)
                 for url in base_urls
@@ -77,12 +79,12 @@ class ChatPolicy(Policy):
             require(facts, needs.capture, endpoint.base_url)
             require_top(facts, needs.top_logprobs, endpoint.base_url)
 
-    async def _know(self, endpoint: Endpoint) -> None:
-        """Find out what an endpoint is that is to score ids, where it was not named."""
-        if endpoint not in self._known:
+    async def _identify(self, endpoint: Endpoint) -> None:
+        """Set the dialect of an endpoint that is to score ids, where the configuration names none."""
+        if endpoint not in self._identified:
             _, name = await identify(endpoint, self._probe_timeout_s)
             endpoint.dialect = DIALECTS[name or "openai"]
-            self._known.add(endpoint)
+            self._identified.add(endpoint)
 
     async def facts(self, endpoint: Endpoint, needs: PolicyNeeds) -> Facts:
         """What an endpoint is, and how much of `needs` it gives."""
@@ -101,7 +103,7 @@ class ChatPolicy(Policy):
 
     @property
     def where(self) -> str:
-        """The URLs that are asked."""
+        """The base URLs, for messages."""
         return ", ".join(endpoint.base_url for endpoint in self._pool.endpoints)
 
     async def open(self, needs: PolicyNeeds | None = None) -> None:
@@ -117,17 +119,17 @@ class ChatPolicy(Policy):
             await endpoint.close()
 
     def hold(self, request: Request) -> Awaitable[None] | None:
-        if not self._pool.may_go():
+        if not self._pool.is_available():
             return self._held(None)
         turn = self._rates.take() if self._rates is not None else None
         return None if turn is None else self._held(turn)
 
     async def _held(self, turn: Awaitable[None] | None) -> None:
-        """Until it is this call's turn and an endpoint may be asked."""
+        """Wait until it is this call's turn and an endpoint is available."""
         while True:
             if turn is not None:
                 await turn
-            if self._pool.may_go():
+            if self._pool.is_available():
                 return
             if turn is not None and self._rates is not None:
                 self._rates.settle(0)  # it is not sent now
@@ -140,8 +142,8 @@ class ChatPolicy(Policy):
         endpoint.in_flight += 1
         used: int | None = None  # tokens: unknown where the call is cut off
         try:
-            if request.given is not None and self._auto:
-                await self._know(endpoint)
+            if request.forced is not None and self._auto:
+                await self._identify(endpoint)
             completion = await endpoint.complete(request, self.model)
             if (usage := completion.usage) is not None:
                 used = usage.prompt_tokens + usage.completion_tokens
@@ -162,7 +164,7 @@ class ChatPolicy(Policy):
         return completion
 
     async def post(self, body: dict[str, Json]) -> tuple[int, bytes]:
-        """A raw request to the first endpoint: its status and its answer."""
+        """Send a raw request to the first endpoint; return its status and its answer."""
         endpoint = self._pool.endpoints[0].on_new_connections()
         response = await endpoint.send(endpoint.url, body)
         return response.status, response.body
@@ -171,8 +173,8 @@ class ChatPolicy(Policy):
 def chat_policy(config: PolicyConfig, model: str, redactor: Redactor) -> ChatPolicy:
     if not config.base_url:
         raise UsageError(f"--model {model}: give --base-url URL of an OpenAI-compatible endpoint (…/v1)")
-    given = [config.base_url] if isinstance(config.base_url, str) else config.base_url
-    base_urls = [expand(url, where="policy.base_url") for url in given]
+    urls = [config.base_url] if isinstance(config.base_url, str) else config.base_url
+    base_urls = [expand(url, where="policy.base_url") for url in urls]
     for url in base_urls:
         _check_url(url)
     twice = next((url for url in base_urls if base_urls.count(url) > 1), None)

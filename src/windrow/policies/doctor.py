@@ -1,4 +1,4 @@
-"""What an endpoint can do, found out by asking it: a handful of short calls."""
+"""What an endpoint can do, found out with a handful of short calls: `windrow doctor`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOOL = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at; `ok` is None where it is neither good nor bad."""
+    """The result of one check; `ok` is None where it is neither good nor bad."""
 
     name: str
     ok: bool | None
@@ -60,30 +60,32 @@ async def examine(policy: ChatPolicy) -> list[Finding]:
         server, dialect = await identify(policy.endpoints[0], TIMEOUT_S)
         findings.append(Finding("server", True, server))
         usage = _object(plain.get("usage"))
-        findings.append(_said("usage", bool(usage.get("completion_tokens")), "token counts with the reply"))
+        findings.append(
+            _finding("usage", bool(usage.get("completion_tokens")), "token counts with the reply")
+        )
         findings += await _tokens(policy)
         scores = dialect is not None and scoring(DIALECTS[dialect]) is not None
-        findings.append(_said("scoring", scores, "logprobs of ids that it is given, for --scorer teacher"))
+        findings.append(_finding("scoring", scores, "logprobs of ids that it is given, for --scorer teacher"))
         findings.append(await _seeds(policy))
         tools = await _ask(policy, {"max_tokens": 64, "tools": [TOOL], "tool_choice": "required"})
         calls = _object(_choice(tools).get("message")).get("tool_calls")
-        findings.append(_said("tools", bool(calls), "native tool calls"))
+        findings.append(_finding("tools", bool(calls), "native tool calls"))
         return findings
     finally:
         await policy.close()
 
 
 async def _tokens(policy: ChatPolicy) -> list[Finding]:
-    """How exactly its replies can be kept."""
+    """Which capture level its replies reach."""
     needs = PolicyNeeds(capture="tokens", top_logprobs=TOP)
     facts = await policy.facts(policy.endpoints[0], needs)
     reached = facts.reached or "text"
     kind = f", {facts.logprob_kind}" if facts.logprob_kind else ""
     why = f" ({facts.why})" if facts.why else ""
     return [
-        _said("logprobs", asks(reached, "logprobs"), f"logprobs of sampled tokens{kind}"),
-        _said("token ids", asks(reached, "tokens"), "ids of prompt and sampled tokens"),
-        _said(
+        _finding("logprobs", asks(reached, "logprobs"), f"logprobs of sampled tokens{kind}"),
+        _finding("token ids", asks(reached, "tokens"), "ids of prompt and sampled tokens"),
+        _finding(
             "top logprobs",
             asks(reached, "logprobs") and not facts.why_no_top,
             "likeliest tokens at each place, for --top-logprobs",
@@ -95,11 +97,11 @@ async def _tokens(policy: ChatPolicy) -> list[Finding]:
 async def _seeds(policy: ChatPolicy) -> Finding:
     ask: dict[str, Json] = {"max_tokens": 12, "temperature": 1.0, "seed": 7}
     first, again = [_object(_choice(await _ask(policy, ask)).get("message")).get("content") for _ in range(2)]
-    return _said("seeds", first == again, "same reply for the same seed")
+    return _finding("seeds", first == again, "same reply for the same seed")
 
 
 async def _ask(policy: ChatPolicy, options: dict[str, Json]) -> dict[str, Any] | str:
-    """The reply's JSON, or what went wrong."""
+    """The reply's JSON, or a message that says what went wrong."""
     body = {"model": policy.model, "messages": [{"role": "user", "content": "What is 2 + 3?"}], **options}
     try:
         status, reply = await policy.post(body)
@@ -120,9 +122,9 @@ def _choice(reply: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """What a server sent in the place of an object, or an empty one."""
+    """`value` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def _said(name: str, found: bool, what: str) -> Finding:
-    return Finding(name, found or None, what if found else f"no {what}")
+def _finding(name: str, present: bool, what: str) -> Finding:
+    return Finding(name, present or None, what if present else f"no {what}")

@@ -1,7 +1,7 @@
-"""One base URL: requests to it, what its refusals mean, and whether it can serve a run at all.
+"""One endpoint, named by its base URL: requests to it, the errors that its refusals are, and the check before a run.
 
-Whose fault a failure is: 5xx, 408, 409, 429 and transport are infrastructure's and may be tried again; any other
-status and an undecodable reply are the policy's.
+Statuses 5xx, 408, 409 and 429 and transport errors are infrastructure failures, which may be retried. Any other status
+and an undecodable reply are policy errors.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
 from windrow.policies.base import Completion, Request
 from windrow.policies.dialects import DIALECTS, Dialect, scoring
-from windrow.policies.endpoint_failures import Unreachable, retry_after, transport_error
-from windrow.policies.endpoint_health import Health
+from windrow.policies.endpoint_failures import Unreachable, call_error_type, retry_after
+from windrow.policies.endpoint_health import EndpointHealth
 from windrow.policies.http_client import (
     CertificateError,
     ContentError,
@@ -28,7 +28,7 @@ from windrow.policies.http_client import (
     Response,
     http_client,
 )
-from windrow.policies.wire import UNDECODABLE, Told, decode_models, decode_told, encode
+from windrow.policies.wire import UNDECODABLE, TokenizerReply, decode_models, decode_tokenizer_reply, encode
 from windrow.records import Json, Message
 from windrow.util.redaction import Redactor
 
@@ -66,7 +66,7 @@ class Endpoint:
         self.base_url = base_url.rstrip("/")
         self.dialect = dialect
         self.context_tokens = context_tokens  # of one episode, where it is known
-        self.health = Health()
+        self.health = EndpointHealth()
         self.in_flight = 0  # calls
         self.routes = 0  # rollouts that were sent here
         self._redactor = redactor
@@ -84,7 +84,7 @@ class Endpoint:
         self.url = dialect.url(self.base_url)  # where completions are asked for
 
     def open(self, headers: Mapping[str, str]) -> None:
-        """Be ready to send; `headers` go with every request."""
+        """Make the HTTP client; `headers` are sent with every request."""
         self._client = http_client(self.base_url, headers, max_body_bytes=MAX_REPLY_BYTES)
         self._sends_key = not KEY_HEADERS.isdisjoint(headers)
 
@@ -93,28 +93,28 @@ class Endpoint:
             await self._client.close()
 
     def on_new_connections(self) -> Endpoint:
-        """This endpoint, with a new connection for each request: none of them is found closed by its server."""
+        """This endpoint with a new connection for each request, which its server cannot have closed already."""
         fresh = copy.copy(self)
         fresh._new_connections = True
         return fresh
 
     async def send(self, url: str, body: dict[str, Json]) -> Response:
-        """One request, sent once, whatever the response; InfraError where none came."""
+        """Send one request, once, and return any response; InfraError where none came."""
         assert self._client is not None, "open() comes first"
         try:
             return await self._client.post(url, encode(body), new_connection=self._new_connections)
         except ContentError as problem:
             raise self._unusable(url, problem) from None
         except HttpError as problem:
-            raise transport_error(problem)(self._transport(problem), kind="transport") from None
+            raise call_error_type(problem)(self._transport(problem), kind="transport") from None
 
     def _unusable(self, url: str, problem: ContentError) -> PolicyError:
         text = f"{url} answered with {problem}, not {self.dialect.answers}"
         return PolicyError(text, kind="bad_reply", retryable=True)
 
     async def complete(self, request: Request, model: str) -> Completion:
-        """One completion, in the endpoint's dialect, or in that of the same server which scores given ids."""
-        dialect = self.dialect if request.given is None else scoring(self.dialect)
+        """One completion, in the endpoint's dialect, or for forced ids in the dialect of the same server that scores them."""
+        dialect = self.dialect if request.forced is None else scoring(self.dialect)
         if dialect is None:
             raise PolicyError(
                 f"{self.base_url} cannot be asked as {self.dialect.name!r} how likely given ids are: serve the model "
@@ -132,24 +132,24 @@ class Endpoint:
             raise self._refusal(url, response)
         return response.body
 
-    async def tell(self, path: str, body: dict[str, Json]) -> Told:
-        """A question to the server beside the completions."""
+    async def ask_tokenizer(self, path: str, body: dict[str, Json]) -> TokenizerReply:
+        """The answer of the server's tokenizer or chat template at `path`."""
         url = self.base_url.removesuffix("/v1") + path
         response = await self.send(url, body)
         if response.status != 200:
             raise self._refusal(url, response)
         try:
-            return decode_told(response.body)
+            return decode_tokenizer_reply(response.body)
         except UNDECODABLE as problem:
             raise self.bad_reply(path, str(problem)) from None
 
     def bad_reply(self, path: str, why: str) -> PolicyError:
-        """What a server answered beside the completions is not what it should be."""
+        """The error for an answer at `path` that lacks what it should have."""
         root = self.base_url.removesuffix("/v1")
         return PolicyError(f"{root}{path} answered something else: {why}", kind="bad_reply", retryable=True)
 
     def read(self, dialect: Dialect, body: bytes, reader: Callable[[bytes], Read]) -> Read:
-        """What `reader` makes of an answer; PolicyError where that is not what the dialect's servers answer."""
+        """The result of `reader`; PolicyError where the answer is not one of this dialect."""
         try:
             return reader(body)
         except UNDECODABLE as problem:
@@ -161,7 +161,7 @@ class Endpoint:
             ) from None
 
     def _refusal(self, url: str, response: Response) -> WindrowError:
-        """The error that an HTTP status is."""
+        """The error for a status other than 200."""
         status, detail = response.status, self._shown(response.body)
         text = f"{url} answered {status}: {detail}"
         if status >= 500 or status in TRANSIENT_STATUSES:
@@ -174,7 +174,7 @@ class Endpoint:
         return PolicyError(text, kind=f"http_{status}", retryable=status in (401, 403, 404))
 
     async def check(self, model: str, timeout_s: float) -> None:
-        """Find out before the first rollout whether this endpoint can serve the run; EndpointError if not."""
+        """Check before the first rollout that this endpoint can serve the run; EndpointError if not."""
         status, body = await self._probe(self.base_url + "/models", None, timeout_s)
         models: list[str] = []
         if status == 200:
@@ -199,14 +199,14 @@ class Endpoint:
             except PolicyError as problem:
                 raise EndpointError(f"{problem}. Is the base URL right? It usually ends in /v1") from None
         elif status == 404 or (400 <= status < 500 and "model" in self._shown(body).lower()):
-            known = self._redactor.text(f" It serves: {', '.join(models[:10])}.") if models else ""
+            served = self._redactor.text(f" It serves: {', '.join(models[:10])}.") if models else ""
             raise EndpointError(
-                f"model {model!r} is not known at {self.base_url}.{known} "
+                f"model {model!r} is not known at {self.base_url}.{served} "
                 f"It answered {status}: {self._shown(body)}"
             )
 
     async def _try(self, model: str, timeout_s: float) -> None:
-        """One token, with all the requests that this takes."""
+        """Sample one token, with as many requests as the dialect takes."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.complete(PING, model)
@@ -217,20 +217,20 @@ class Endpoint:
                 f"model {model!r} at {self.base_url} cannot be asked as {self.dialect.name!r}: {problem}"
             ) from None
 
-    async def look(self, path: str, timeout_s: float) -> dict[str, Any]:
-        """The object that stands at a path of the server; an empty one where there is none."""
+    async def get_object(self, path: str, timeout_s: float) -> dict[str, Any]:
+        """The JSON object at a path of the server; an empty one where there is none."""
         assert self._client is not None
         url = self.base_url.removesuffix("/v1") + path
         try:
             async with asyncio.timeout(timeout_s):
                 response = await self._client.get(url, new_connection=True)
-            found = msgspec.json.decode(response.body) if response.status == 200 else {}
+            value = msgspec.json.decode(response.body) if response.status == 200 else {}
         except (HttpError, TimeoutError, *UNDECODABLE):
             return {}
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
 
     async def alive(self, timeout_s: float) -> bool:
-        """Whether anyone answers there, and not with a server's error."""
+        """Whether the endpoint answers with a status below 500."""
         assert self._client is not None
         try:
             async with asyncio.timeout(timeout_s):
@@ -270,7 +270,7 @@ class Endpoint:
         return status, body
 
     def _shown(self, body: bytes) -> str:
-        """What a server said, short and without secrets."""
+        """The error message in a server's answer, shortened and redacted."""
         text = body.decode(errors="replace").strip()
         try:
             error = json.loads(text).get("error")

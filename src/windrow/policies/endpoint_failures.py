@@ -1,4 +1,4 @@
-"""How an endpoint fails: nobody is there, nobody can be trusted, or it asks to be left alone for a while."""
+"""How calls to an endpoint fail: the errors for each cause, and the wait that a server asks for."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ AGES_S = 1e9
 
 
 class NotConnected(InfraError):
-    """Nobody took the connection."""
+    """No connection was made: nothing listens there."""
 
 
-class Distrusted(InfraError):
-    """The connection was not made since it could not be trusted: no outage, which would pass."""
+class UntrustedConnection(InfraError):
+    """The connection could not be secured. This is not an outage: waiting does not help."""
 
 
 class Unreachable(EndpointError):
-    """Nobody answers there. Another endpoint may do in its place."""
+    """The endpoint does not answer. Another one may take its place."""
 
 
-def transport_error(problem: HttpError) -> type[InfraError]:
-    """The error of a call that one of the HTTP client's is."""
+def call_error_type(problem: HttpError) -> type[InfraError]:
+    """The kind of call error that an error of the HTTP client stands for."""
     if isinstance(problem, TlsError):
-        return Distrusted
+        return UntrustedConnection
     if isinstance(problem, StaleConnectionError):
         return StaleConnection
     return NotConnected if isinstance(problem, ConnectError) else InfraError
 
 
 def retry_after(value: str | None) -> float | None:
-    """Retry-After in seconds, finite: a number, or the time until an HTTP date. None where it asks for nothing."""
+    """The value of a Retry-After header in seconds, finite: a number or an HTTP date. None where it asks for no wait."""
     if not value:
         return None
     try:

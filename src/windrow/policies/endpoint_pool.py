@@ -1,8 +1,8 @@
-"""The endpoints of a policy: which one a call goes to, and what calls wait for while none can be asked.
+"""The endpoints of a policy: which one a call goes to, and how calls wait while none is available.
 
-A rollout's first call goes to the endpoint with the fewest calls in flight, its later ones to the same, whose cache
-knows their prefix; where that one is paused or asks to be left alone, to another. While no endpoint can be asked, calls
-wait, and one task an endpoint looks whether it is there again.
+A rollout's first call goes to the endpoint with the fewest calls in flight. Its later calls go to the same endpoint,
+whose cache has their prefix, unless that one is paused or on hold. While no endpoint is available, calls wait, and one
+task per paused endpoint probes it until it answers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from windrow.errors import EndpointError, InfraError, OutageError, StaleConnecti
 from windrow.policies.base import Request, Route
 from windrow.policies.calls import MAX_RETRY_AFTER_S
 from windrow.policies.endpoint import Endpoint
-from windrow.policies.endpoint_failures import Distrusted, NotConnected, Unreachable
+from windrow.policies.endpoint_failures import NotConnected, Unreachable, UntrustedConnection
 from windrow.policies.endpoint_health import Clock
 
-TELL_WAIT_S = 10.0  # a wait that a server asks for is told when it is this long
-_NO_OUTAGE = (Distrusted, StaleConnection)
+TELL_WAIT_S = 10.0  # the user is notified of waits that are at least this long
+_NO_OUTAGE = (UntrustedConnection, StaleConnection)
 
 
-class Pool:
+class EndpointPool:
+    """Chooses an endpoint for each call, and pauses and revives endpoints."""
+
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
@@ -35,7 +37,7 @@ class Pool:
         clock: Clock = time.monotonic,
         find_out: Callable[[Endpoint], Awaitable[None]] | None = None,
     ) -> None:
-        """`find_out` is asked of every endpoint that can serve the model; it may raise EndpointError."""
+        """`find_out` is called with every endpoint that serves the model; it may raise EndpointError."""
         self._find_out = find_out
         self.endpoints = tuple(endpoints)
         self._notify = notify
@@ -43,23 +45,23 @@ class Pool:
         self._max_outage_s = max_outage_s
         self._probe_timeout_s = probe_timeout_s
         self._clock = clock
-        self._trouble = False  # some endpoint may not be asked just now
+        self._trouble = False  # some endpoint may be unavailable
         self._changed = asyncio.Event()
         self._watches: dict[Endpoint, asyncio.Task[None]] = {}
         self._unchecked: set[Endpoint] = set()
-        self._told_to_wait: set[Endpoint] = set()
+        self._wait_notified: set[Endpoint] = set()
 
     async def check(self) -> None:
-        """Ask every endpoint whether it can serve the run: EndpointError where one cannot, or none answers.
+        """Check that every endpoint can serve the run: EndpointError where one cannot, or none answers.
 
-        One that does not answer is left out until it does.
+        An endpoint that does not answer is left out until it does.
         """
-        found = await asyncio.gather(*(self._problem(endpoint) for endpoint in self.endpoints))
-        problems = [problem for problem in found if problem is not None]
+        problem_by_endpoint = await asyncio.gather(*(self._problem(endpoint) for endpoint in self.endpoints))
+        problems = [problem for problem in problem_by_endpoint if problem is not None]
         for problem in problems:
             if not isinstance(problem, Unreachable) or len(problems) == len(self.endpoints):
                 raise problem
-        for endpoint, missing in zip(self.endpoints, found, strict=True):
+        for endpoint, missing in zip(self.endpoints, problem_by_endpoint, strict=True):
             if missing is not None:
                 self._unchecked.add(endpoint)
                 self._notify(f"{missing} It is left out until it answers")
@@ -67,7 +69,7 @@ class Pool:
                 self._watch(endpoint)
 
     async def close(self) -> None:
-        """End what looks after paused endpoints."""
+        """Cancel the tasks that probe paused endpoints."""
         watches = list(self._watches.values())
         for watch in watches:
             watch.cancel()
@@ -78,9 +80,9 @@ class Pool:
         if len(self.endpoints) == 1:
             return self.endpoints[0]
         now = self._clock()
-        kept = route.endpoint if route is not None else None
-        if isinstance(kept, Endpoint) and kept.health.available(now):
-            return kept
+        previous = route.endpoint if route is not None else None
+        if isinstance(previous, Endpoint) and previous.health.available(now):
+            return previous
         free = [endpoint for endpoint in self.endpoints if endpoint.health.available(now)]
         chosen = min(
             free or self.endpoints,
@@ -91,8 +93,8 @@ class Pool:
             route.endpoint = chosen
         return chosen
 
-    def may_go(self) -> bool:
-        """Whether some endpoint can be asked now."""
+    def is_available(self) -> bool:
+        """Whether some endpoint can take a call now."""
         if not self._trouble:
             return True
         now = self._clock()
@@ -101,8 +103,8 @@ class Pool:
         return any(free)
 
     async def wait(self) -> None:
-        """Return when some endpoint can be asked; OutageError where all have been down for too long."""
-        while not self.may_go():
+        """Return when some endpoint can take a call; OutageError where all have been down for too long."""
+        while not self.is_available():
             now = self._clock()
             held = [endpoint.health for endpoint in self.endpoints if not endpoint.health.paused]
             if held:
@@ -119,10 +121,10 @@ class Pool:
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
             except TimeoutError:
-                pass  # what was waited for is looked at anew
+                pass  # check again
 
     def failed(self, endpoint: Endpoint, request: Request, problem: InfraError) -> None:
-        """A call failed: the endpoint is left alone as long as it asks for, or counts one more failure."""
+        """Note that a call failed: put the endpoint on hold if it asked for a wait, else count a failure."""
         if problem.retry_after_s is not None:
             problem.held = True
             self._hold(endpoint, problem, problem.retry_after_s)
@@ -134,7 +136,7 @@ class Pool:
                 self._pause(endpoint)
 
     def answered(self, endpoint: Endpoint) -> None:
-        """A call was answered, whatever the answer."""
+        """Note that a call was answered, even with a refusal."""
         was_paused = endpoint.health.paused
         down_s = endpoint.health.answered()
         if down_s is not None:
@@ -145,8 +147,8 @@ class Pool:
     def _hold(self, endpoint: Endpoint, problem: InfraError, seconds: float) -> None:
         self._trouble = True
         endpoint.health.hold(seconds)
-        if seconds >= TELL_WAIT_S and endpoint not in self._told_to_wait:
-            self._told_to_wait.add(endpoint)
+        if seconds >= TELL_WAIT_S and endpoint not in self._wait_notified:
+            self._wait_notified.add(endpoint)
             self._notify(f"calls wait {seconds:.0f} s, as the server asks: {problem}")
 
     def _pause(self, endpoint: Endpoint) -> None:
@@ -163,10 +165,10 @@ class Pool:
     def _watch(self, endpoint: Endpoint) -> None:
         self._trouble = True
         if endpoint not in self._watches:
-            self._watches[endpoint] = asyncio.create_task(self._look_after(endpoint))
+            self._watches[endpoint] = asyncio.create_task(self._watch_until_back(endpoint))
 
-    async def _look_after(self, endpoint: Endpoint) -> None:
-        """Ask a paused endpoint now and then, one question at a time, until it answers. `close` ends it."""
+    async def _watch_until_back(self, endpoint: Endpoint) -> None:
+        """Probe a paused endpoint now and then until it answers. `close` cancels this task."""
         try:
             while endpoint.health.paused:
                 await asyncio.sleep(endpoint.health.next_pause_s())
@@ -180,7 +182,7 @@ class Pool:
             del self._watches[endpoint]
 
     async def _fits(self, endpoint: Endpoint) -> bool:
-        """Whether an endpoint that was not there at the start can serve the run; one that cannot stays paused."""
+        """Whether an endpoint that was unreachable at the start can serve the run; if not, it stays paused."""
         problem = await self._problem(endpoint)
         if problem is None:
             self._unchecked.discard(endpoint)
@@ -203,7 +205,7 @@ class Pool:
         self._changed.clear()
 
     def _down_since(self) -> float:
-        """When the last of them went down."""
+        """The time at which the last endpoint went down."""
         return max(endpoint.health.down_since or 0.0 for endpoint in self.endpoints)
 
     def _long_wait(self, seconds: float) -> OutageError:

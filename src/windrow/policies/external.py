@@ -1,4 +1,4 @@
-"""`remote`: nobody here answers, since the agent has a model of its own where it plays."""
+"""`remote`: the policy of a run whose agent plays elsewhere, with its own model. It cannot be called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REMOTE = "remote"
 
 
 class RemotePolicy(Policy):
-    """Stands where a run has its policy. What is asked of the sampling is passed on by the agent."""
+    """Takes the policy's place in such a run. The agent passes the sampling options on."""
 
     name = REMOTE
     model = REMOTE

@@ -55,7 +55,7 @@ class LocalPolicy(ChatPolicy):
         await super().open(needs)
 
     async def _find_out(self, endpoint: Endpoint) -> None:
-        """It is known."""
+        """Nothing to find out: the server is our own."""
 
     async def close(self) -> None:
         await super().close()
@@ -109,6 +109,6 @@ def _xllamacpp() -> Any:
         import xllamacpp
     except ImportError:
         raise UsageError(
-            "--model local needs the extra 'local'; type: pip install 'windrow[local]'"
+            "--model local needs the extra 'local'; type: pip install 'windrow-rl[local]'"
         ) from None
     return xllamacpp

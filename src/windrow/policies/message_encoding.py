@@ -38,20 +38,25 @@ class MessageCache:
         """
         if items is not self._items:
             self._items, self._messages, self._encoded = items, (), []
-        known, encoded = self._messages, self._encoded
+        previous, encoded = self._messages, self._encoded
         earlier: dict[int, bytes] = {}
-        if len(known) > len(messages) or not all(map(is_, known, messages)):
+        if len(previous) > len(messages) or not all(map(is_, previous, messages)):
             # A window that has moved, or an edited history: what stands in it may still be known.
-            earlier = dict(zip(map(id, known), encoded, strict=True))
-            known, encoded = (), []
-        new = messages[len(known) :]
+            earlier = dict(zip(map(id, previous), encoded, strict=True))
+            previous, encoded = (), []
+        new = messages[len(previous) :]
         if not new:  # a call is tried again
             return encoded
         encoded = encoded + [earlier.get(id(message)) or encode_items(items(message)) for message in new]
         self._messages, self._encoded = messages, encoded
         if any(isinstance(message.content, list) for message in new):
-            kept = [place for place, message in enumerate(messages) if not isinstance(message.content, list)]
-            self._messages, self._encoded = [messages[at] for at in kept], [encoded[at] for at in kept]
+            of_text = [
+                index for index, message in enumerate(messages) if not isinstance(message.content, list)
+            ]
+            self._messages, self._encoded = (
+                [messages[index] for index in of_text],
+                [encoded[index] for index in of_text],
+            )
         return encoded
 
 

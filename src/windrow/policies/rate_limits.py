@@ -1,7 +1,7 @@
-"""How often a policy may be asked: so many requests and so many tokens a minute, first come, first served.
+"""Rate limits of a policy: requests per minute and tokens per minute, first come, first served.
 
-Calls are spread over the minute, not sent at its beginning. What a call will use is not known before: a call in flight
-counts as much as calls use on average, and is put right when its usage is told.
+Calls are spread over the minute, not sent at its beginning. A call's tokens are not known in advance: while in flight
+it counts as an average call, and its usage corrects that once it is known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The likeliest tokens at each place of a reply (`--top-logprobs K`), packed as `Tokens.top`.
+"""The likeliest tokens at each position of a reply (`--top-logprobs K`), packed as `Tokens.top`.
 
-K of them a place, the likeliest first, by id where the server tells ids, else by their text. A place with fewer is filled
-up with −1 (null for text) and a logprob of −inf: no token, no probability.
+There are K per position, the likeliest first, by id where the server gives ids, else by text. A position with fewer is
+padded with −1 (null for text) and a logprob of −inf: no token, no probability.
 """
 
 from __future__ import annotations
@@ -16,63 +16,69 @@ import msgspec
 
 from windrow.records import Json, Tokens
 
-MISSING_LOGPROB = -9999.0  # what vLLM sends in the place of one it does not have
-BY_ID = "token_id:"  # how vLLM spells a token when it is to tell ids
+MISSING_LOGPROB = -9999.0  # vLLM's placeholder for a logprob that it does not have
+BY_ID = "token_id:"  # vLLM's prefix for a token that is written as its id
 
 
-class Likely(NamedTuple):
-    """One of the likeliest tokens at a place: its id, or its text where the server tells no id."""
+class TopToken(NamedTuple):
+    """One of the likeliest tokens at a position: its id, or its text where the server gives no id."""
 
     name: int | str
     logprob: float
 
 
-Place = Sequence[Likely]
+TopTokens = Sequence[TopToken]
 
 
 def by_id(token: str) -> int | str:
-    """The id that vLLM spells as a token; another token as it is."""
+    """The id of a token that vLLM wrote as an id; any other token as it is."""
     number = token.removeprefix(BY_ID)
     return int(number) if number != token and number.isdecimal() and int(number) < 2**31 else token
 
 
 def with_top(
-    tokens: Tokens | None, k: int, places: Sequence[Place | None] | None, sampled: Sequence[str] | None = None
+    tokens: Tokens | None,
+    k: int,
+    by_position: Sequence[TopTokens | None] | None,
+    sampled: Sequence[str] | None = None,
 ) -> Tokens | None:
-    """`tokens` with the `k` likeliest of each place, where the server told of every place of the reply.
+    """`tokens` with the `k` likeliest at each position, where the server gave some for every position.
 
-    `sampled` are the sampled tokens' texts, kept where the others are known by their text alone.
+    `sampled` are the sampled tokens' texts, recorded where the likeliest have texts and no ids.
     """
-    if tokens is None or tokens.logprobs is None or not k or places is None:
+    if tokens is None or tokens.logprobs is None or not k or by_position is None:
         return tokens
-    if not places or len(places) * 4 != len(tokens.logprobs) or not all(places):
+    if not by_position or len(by_position) * 4 != len(tokens.logprobs) or not all(by_position):
         return tokens
-    best = [_best(place or (), k) for place in places]
+    best = [_best(candidates or (), k) for candidates in by_position]
     return msgspec.structs.replace(tokens, top=_packed(best, k, sampled))
 
 
-def _best(place: Place, k: int) -> list[Likely]:
-    told = [likely for likely in place if likely.logprob > MISSING_LOGPROB]
-    return sorted(told, key=lambda likely: -likely.logprob)[:k]
+def _best(candidates: TopTokens, k: int) -> list[TopToken]:
+    present = [likely for likely in candidates if likely.logprob > MISSING_LOGPROB]
+    return sorted(present, key=lambda likely: -likely.logprob)[:k]
 
 
-def _packed(places: list[list[Likely]], k: int, sampled: Sequence[str] | None) -> dict[str, Json]:
-    logprobs = [likely.logprob for place in places for likely in _filled(place, k, -1)]
+def _packed(by_position: list[list[TopToken]], k: int, sampled: Sequence[str] | None) -> dict[str, Json]:
+    logprobs = [likely.logprob for candidates in by_position for likely in _filled(candidates, k, -1)]
     packed: dict[str, Json] = {"k": k, "logprobs": _text(struct.pack(f"<{len(logprobs)}f", *logprobs))}
-    if all(isinstance(likely.name, int) for place in places for likely in place):
-        ids = [likely.name for place in places for likely in _filled(place, k, -1)]
+    if all(isinstance(likely.name, int) for candidates in by_position for likely in candidates):
+        ids = [likely.name for candidates in by_position for likely in _filled(candidates, k, -1)]
         return {**packed, "ids": _text(struct.pack(f"<{len(ids)}i", *ids))}
-    texts = [[_spelled(likely.name) for likely in place] + [None] * (k - len(place)) for place in places]
+    texts = [
+        [_spelled(likely.name) for likely in candidates] + [None] * (k - len(candidates))
+        for candidates in by_position
+    ]
     return {**packed, "texts": texts, **({"sampled": list(sampled)} if sampled is not None else {})}
 
 
 def _spelled(name: int | str) -> str:
-    """A token's text; of one that has an id while others have none, as vLLM spells it."""
+    """A token's text; an id is written as vLLM writes it, for positions where only some tokens have one."""
     return name if isinstance(name, str) else f"{BY_ID}{name}"
 
 
-def _filled(place: list[Likely], k: int, nothing: int) -> list[Likely]:
-    return place + [Likely(nothing, -math.inf)] * (k - len(place))
+def _filled(candidates: list[TopToken], k: int, nothing: int) -> list[TopToken]:
+    return candidates + [TopToken(nothing, -math.inf)] * (k - len(candidates))
 
 
 def _text(raw: bytes) -> str:

@@ -1,6 +1,6 @@
-"""The OpenAI dialect as it goes over the wire: typed structs for what comes back, plain values for what is sent.
+"""The OpenAI wire format: typed structs for replies, plain values for requests.
 
-Structs of a reply are made by the thousand (one a token) and hold no cycles: they stay out of the garbage collector.
+Replies have thousands of structs (one per token), which hold no cycles: they stay out of the garbage collector.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from windrow.policies.top_logprobs import Likely, by_id
+from windrow.policies.top_logprobs import TopToken, by_id
 from windrow.records import Call, Json, Message, Usage
 
 Read = TypeVar("Read")
@@ -19,7 +19,7 @@ Read = TypeVar("Read")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # as wide as a record keeps them
 Logprob = Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]
-NOT_TOLD = msgspec.Raw(b"null")
+ABSENT = msgspec.Raw(b"null")
 
 
 class Function(msgspec.Struct, gc=False):
@@ -40,7 +40,7 @@ class WireMessage(msgspec.Struct, gc=False):
     tool_calls: list[WireCall] | None = None
 
     @property
-    def said(self) -> str | None:
+    def text(self) -> str | None:
         """The text of the reply: its content, joined where it comes in parts; else its refusal."""
         if isinstance(self.content, list):
             return "".join(str(part.get("text", "")) for part in self.content)
@@ -62,29 +62,29 @@ class Logprobs(msgspec.Struct, gc=False):
     content: list[Sampled] | None = None
 
 
-class _Likely(msgspec.Struct, gc=False):
+class _TopToken(msgspec.Struct, gc=False):
     logprob: Logprob
     token: str = ""
     id: TokenId | None = None
     token_id: TokenId | None = None
 
 
-class Likeliest(_Likely, gc=False):
-    """A sampled token, and the likeliest ones in its place."""
+class SampledWithTop(_TopToken, gc=False):
+    """A sampled token, and the likeliest tokens at its position."""
 
-    top_logprobs: list[_Likely] | None = None
-
-
-class _Places(msgspec.Struct, gc=False):
-    content: list[Likeliest] | None = None
+    top_logprobs: list[_TopToken] | None = None
 
 
-class _Told(msgspec.Struct, gc=False):
-    logprobs: _Places | None = None
+class _TopLogprobs(msgspec.Struct, gc=False):
+    content: list[SampledWithTop] | None = None
 
 
-class _Likelies(msgspec.Struct, gc=False):
-    choices: list[_Told]
+class _TopChoice(msgspec.Struct, gc=False):
+    logprobs: _TopLogprobs | None = None
+
+
+class _TopReply(msgspec.Struct, gc=False):
+    choices: list[_TopChoice]
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -93,11 +93,11 @@ class Choice(msgspec.Struct, gc=False):
     logprobs: Logprobs | None = None
     token_ids: list[TokenId] | None = None
     response_token_ids: list[TokenId] | None = None
-    prompt_token_ids: msgspec.Raw = NOT_TOLD
+    prompt_token_ids: msgspec.Raw = ABSENT
 
     @property
     def entries(self) -> list[Sampled] | None:
-        """The sampled tokens, as far as the server speaks of them."""
+        """The sampled tokens that the server lists; None where it lists none."""
         return self.logprobs.content if self.logprobs else None
 
 
@@ -121,12 +121,12 @@ class WireUsage(msgspec.Struct, gc=False):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """A chat completion. The ids of prompts are left as they came, for `promptids.py` to read."""
+    """A chat completion. The ids of prompts stay undecoded, for `prompt_ids.py` to read."""
 
     choices: list[Choice]
     usage: WireUsage | None = None
     model: str | None = None
-    prompt_token_ids: msgspec.Raw = NOT_TOLD
+    prompt_token_ids: msgspec.Raw = ABSENT
 
 
 class CheckedChoice(Choice, gc=False):
@@ -134,14 +134,14 @@ class CheckedChoice(Choice, gc=False):
 
 
 class CheckedReply(Reply, gc=False):
-    """A reply that is decoded whole."""
+    """A reply whose prompt ids are decoded too."""
 
     choices: list[CheckedChoice]  # type: ignore[assignment]
     prompt_token_ids: list[TokenId] | None = None  # type: ignore[assignment]
 
 
-class Told(msgspec.Struct, gc=False):
-    """What servers answer beside completions: each has some of it."""
+class TokenizerReply(msgspec.Struct, gc=False):
+    """An answer of a server's tokenizer or chat template: each route fills some of the fields."""
 
     tokens: list[TokenId] | None = None  # of /tokenize
     content: str | None = None  # of llama.cpp's /detokenize
@@ -160,11 +160,11 @@ class _Models(msgspec.Struct):
 encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(Reply).decode
 _decode_checked = msgspec.json.Decoder(CheckedReply).decode
-_decode_likelies = msgspec.json.Decoder(_Likelies).decode
-decode_told = msgspec.json.Decoder(Told).decode
+_decode_top = msgspec.json.Decoder(_TopReply).decode
+decode_tokenizer_reply = msgspec.json.Decoder(TokenizerReply).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
-# What decoding may raise for bytes that are no reply.
+# The errors that decoding raises for bytes that are not a reply.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
@@ -172,16 +172,16 @@ def decode_reply(body: bytes) -> Reply:
     try:
         return _decode_reply(body)
     except UNDECODABLE:
-        return _as_told(check_reply(body))
+        return _with_raw_ids(check_reply(body))
 
 
 def check_reply(body: bytes) -> CheckedReply:
-    """The reply with all ids decoded; raises what is wrong with it, if anything is."""
+    """The reply with all ids decoded; raises the decoding error of the first thing that is wrong."""
     return _decoded(body, _decode_checked, CheckedReply)
 
 
-def _as_told(reply: CheckedReply) -> Reply:
-    """A reply whose ids were decoded, as one whose ids were not."""
+def _with_raw_ids(reply: CheckedReply) -> Reply:
+    """A reply whose prompt ids were decoded, with these ids as raw JSON again."""
     reply.prompt_token_ids = msgspec.Raw(encode(reply.prompt_token_ids))  # type: ignore[assignment]
     for choice in reply.choices:
         choice.prompt_token_ids = msgspec.Raw(encode(choice.prompt_token_ids))  # type: ignore[assignment]
@@ -201,34 +201,37 @@ def _decoded(body: bytes, decode: Callable[[bytes], Read], kind: type[Read]) -> 
         return msgspec.convert(json.loads(body), kind)
 
 
-def likeliest(body: bytes) -> tuple[list[list[Likely]], list[str]] | None:
-    """The likeliest tokens at each place of a reply, and the sampled ones' texts; None where it tells of none.
+def likeliest(body: bytes) -> tuple[list[list[TopToken]], list[str]] | None:
+    """The likeliest tokens at each position of a reply, and the sampled tokens' texts; None where it lists none.
 
-    It is a decoding of its own: a reply that was not asked for them is not held to their form.
+    They are decoded separately, so that a reply that was not asked for them is not held to their form.
     """
-    logprobs = _decoded(body, _decode_likelies, _Likelies).choices[0].logprobs
+    logprobs = _decoded(body, _decode_top, _TopReply).choices[0].logprobs
     content = logprobs.content if logprobs is not None else None
-    return None if content is None else likeliest_of(content)
+    return None if content is None else top_tokens_of(content)
 
 
-def likeliest_of(content: list[Likeliest]) -> tuple[list[list[Likely]], list[str]]:
-    found = [[Likely(_name(one), one.logprob) for one in place.top_logprobs or ()] for place in content]
-    return found, [place.token for place in content]
+def top_tokens_of(content: list[SampledWithTop]) -> tuple[list[list[TopToken]], list[str]]:
+    top_tokens = [
+        [TopToken(_token_name(token), token.logprob) for token in entry.top_logprobs or ()]
+        for entry in content
+    ]
+    return top_tokens, [entry.token for entry in content]
 
 
-def _name(one: _Likely) -> int | str:
+def _token_name(token: _TopToken) -> int | str:
     """The id, wherever the server puts it, else the text."""
-    number = one.id if one.id is not None else one.token_id
-    return by_id(one.token) if number is None else number
+    number = token.id if token.id is not None else token.token_id
+    return by_id(token.token) if number is None else number
 
 
 def decode_object(text: str) -> dict[str, Json] | None:
-    """The object that a text is, if it is one."""
+    """The JSON object in `text`; None where it is not one."""
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except UNDECODABLE:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def decode_models(body: bytes) -> list[str]:
@@ -237,7 +240,7 @@ def decode_models(body: bytes) -> list[str]:
 
 
 def wire_message(message: Message) -> dict[str, Json]:
-    """A message as the endpoint takes it: what the record calls it, without what only the record needs."""
+    """A message as the endpoint takes it, without the fields that only the record has."""
     wire: dict[str, Json] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         wire["tool_calls"] = [

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -17,9 +16,10 @@ from windrow.errors import ServiceError
 from windrow.policies.lazy_aiohttp import aiohttp
 from windrow.services.plan import Service
 from windrow.services.ports import is_free
+from windrow.util.reaper import bare_command
 from windrow.util.redaction import Redactor
 
-SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))  # a program, run by a bare interpreter
+SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))  # a program for a bare interpreter
 ASK_AGAIN_S = 0.1
 ANSWER_S = 5.0  # for one question after its health
 LEAVE_S = 5.0  # for a supervisor, after its service's own time
@@ -52,8 +52,7 @@ class Process:
             )
         with self._opened_log() as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-I", SUPERVISOR),
+                *bare_command(SUPERVISOR),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -22,7 +22,8 @@ import msgspec
 from windrow.identity import fingerprint
 from windrow.records import Json, encode
 from windrow.stats.schema import FORMULAS, METRICS, SCHEMA, Metrics
-from windrow.store.reader import RunReader, segments
+from windrow.store.reader import RunReader
+from windrow.store.segments import segments
 from windrow.util.disk import Disk
 
 CACHE = "metrics.cache"
@@ -102,9 +103,9 @@ def read_cache(reader: RunReader, pass_reward: float) -> Metrics | None:
             return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    made = cache.metrics.stamp
-    found = (cache.metrics.schema, made.formulas, made.pass_reward, made.settings)
-    return cache.metrics if found == (SCHEMA, FORMULAS, pass_reward, settings_of(reader)) else None
+    stamp = cache.metrics.stamp
+    key = (cache.metrics.schema, stamp.formulas, stamp.pass_reward, stamp.settings)
+    return cache.metrics if key == (SCHEMA, FORMULAS, pass_reward, settings_of(reader)) else None
 
 
 def _logs(run: Path) -> list[str]:

@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import msgspec
 
 from windrow.stats.estimate import Cluster
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class Rows:
     """Numbers the groups in the order they come up."""
 
     def __init__(self) -> None:
-        self._index = Index("I")
+        self._index = HashIndex("I")
 
     def __len__(self) -> int:
         return len(self._index)
@@ -27,11 +27,11 @@ class Rows:
         return [numbers[group] for group in groups]
 
     def _row(self, group: Hashable) -> int:
-        found = self._index.get(group)
-        if found is None:
-            found = len(self._index)
-            self._index.set(group, found)
-        return found
+        row = self._index.get(group)
+        if row is None:
+            row = len(self._index)
+            self._index.set(group, row)
+        return row
 
     def find(self, group: Hashable) -> int | None:
         """The number of a group that came up."""

@@ -1,4 +1,4 @@
-"""`Env.aggregate`: what environments say of their own rollouts, beside the metrics that every run has."""
+"""`Env.aggregate`: metrics that an environment computes from its own rollouts, beside those that every run has."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from windrow.envs import BaseEnv, Env, find_env
 from windrow.errors import UsageError
 from windrow.records import Rollout, Task
-from windrow.stats.lines import Found
+from windrow.stats.final_attempts import LocatedAttempt
 from windrow.store.gradings import Gradings
 from windrow.store.reader import RunReader
 
 
 class Hooks:
-    """Keeps the rollouts of environments that define `aggregate`, and no others."""
+    """Keeps the rollouts of environments that define `aggregate`, and calls it. Other rollouts are not kept."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Hooks:
         warn: Callable[[str], None],
     ) -> None:
         self._reader = reader
-        self._known = envs
+        self._classes = envs
         self._warn = warn
         self._gradings = gradings
         self._envs: dict[str, type[BaseEnv] | None] = {}
@@ -38,33 +38,33 @@ class Hooks:
         """The environments that have come up, by name."""
         return sorted(self._envs)
 
-    def keep(self, found: Sequence[Found]) -> None:
-        """Keep the rollouts of those lines that a hook will ask for."""
-        for name in {line.env for _, line in found} - self._envs.keys():
-            self._envs[name] = self._wanting(name)
+    def keep(self, attempts: Sequence[LocatedAttempt]) -> None:
+        """Keep the rollouts of those attempts whose environment has a hook."""
+        for name in {line.env for _, line in attempts} - self._envs.keys():
+            self._envs[name] = self._class_with_hook(name)
         if not any(self._envs.values()):
             return
-        for place, line in found:
+        for position, line in attempts:
             if self._envs[line.env] is not None:
-                rollout = self._light(self._reader.folded(self._reader.read(place), self._gradings))
+                rollout = self._light(self._reader.folded(self._reader.read(position), self._gradings))
                 self._kept.setdefault(line.agent, {}).setdefault(line.env, []).append(rollout)
 
     def aggregate(self, agent: str) -> dict[str, dict[str, float]]:
-        """What the hooks give for one agent, by environment. Whatever goes wrong in one is a warning."""
-        found: dict[str, dict[str, float]] = {}
+        """The metrics of the hooks for one agent, by environment. A hook that fails gives a warning."""
+        aggregates: dict[str, dict[str, float]] = {}
         for name, rollouts in sorted(self._kept.get(agent, {}).items()):
             env = self._envs[name]
             assert env is not None
             try:
-                found[name] = self._checked(name, env.aggregate(rollouts))
+                aggregates[name] = self._checked(name, env.aggregate(rollouts))
             except Exception as problem:
                 self._warn(f"aggregate() of env {name} raised {type(problem).__name__}: {problem}")
-        return found
+        return aggregates
 
-    def _wanting(self, name: str) -> type[BaseEnv] | None:
+    def _class_with_hook(self, name: str) -> type[BaseEnv] | None:
         """The class called `name` if it defines `aggregate`."""
         try:
-            env = self._known.get(name) or find_env(name)
+            env = self._classes.get(name) or find_env(name)
         except UsageError as problem:
             self._warn(f"aggregate() of env {name} is not asked: {problem}")
             return None
@@ -76,7 +76,7 @@ class Hooks:
         return msgspec.structs.replace(rollout, task=task, messages=(), turns=())
 
     def _checked(self, name: str, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The finite numbers; a hook's other values are warned of."""
+        """The finite numbers of a hook's result; other values give warnings."""
         if not isinstance(metrics, Mapping):
             raise TypeError(f"it returned {type(metrics).__name__}; expected {{name: number}}")
         numbers: dict[str, float] = {}

@@ -17,8 +17,8 @@ from functools import lru_cache
 import msgspec
 
 from windrow.stats.estimate import table_ks
-from windrow.stats.lines import Line
-from windrow.util.hash_index import Index
+from windrow.stats.final_attempts import FinalAttempt
+from windrow.util.hash_index import HashIndex
 
 NAMED_TASKS = 20
 MOST_DRAWN = 64  # samples of a task up to which every draw is counted; beyond, only draws of one and of all
@@ -45,7 +45,7 @@ class Votes:
     """The answers of each row's samples, by how many gave them: tens of bytes for each answer of a row."""
 
     def __init__(self) -> None:
-        self._known = Index("I")
+        self._known = HashIndex("I")
         self._given = array("I")  # of a candidate: how many samples
         self._passed = array("I")
         self._before = array("I")  # the row's candidate before this one, counted from 1; 0: there is none
@@ -55,7 +55,7 @@ class Votes:
         self._unread = bytearray()
         self._unread_tasks: list[str] = []
 
-    def add(self, rows: Sequence[int], lines: Sequence[Line], *, pass_from: float) -> None:
+    def add(self, rows: Sequence[int], lines: Sequence[FinalAttempt], *, pass_from: float) -> None:
         """Count the graded ones among the lines."""
         self._make_room(max(rows, default=-1) + 1)
         pairs = zip(rows, lines, strict=True)
@@ -102,25 +102,27 @@ class Votes:
                 numbers.frombytes(bytes(numbers.itemsize * missing))
             self._unread += bytes(missing)
 
-    def _leave_out(self, row: int, line: Line) -> None:
+    def _leave_out(self, row: int, line: FinalAttempt) -> None:
         if not self._unread[row]:
             self._unread[row] = 1
             if len(self._unread_tasks) < NAMED_TASKS:
                 self._unread_tasks.append(line.task.key)
 
     def _candidate(self, row: int, answer: str) -> int:
-        found = self._known.get((row, answer))
-        if found is None:
-            found = len(self._given)
-            self._known.set((row, answer), found)
+        candidate = self._known.get((row, answer))
+        if candidate is None:
+            candidate = len(self._given)
+            self._known.set((row, answer), candidate)
             self._given.append(0)
             self._passed.append(0)
             self._before.append(self._last[row])
-            self._last[row] = found + 1
-        return found
+            self._last[row] = candidate + 1
+        return candidate
 
     def _vote(self, row: int) -> Vote:
-        return tuple(sorted((self._given[found], self._passed[found]) for found in self._candidates(row)))
+        return tuple(
+            sorted((self._given[candidate], self._passed[candidate]) for candidate in self._candidates(row))
+        )
 
     def _candidates(self, row: int) -> Iterator[int]:
         following = self._last[row]
@@ -143,15 +145,15 @@ def _shares(counts: tuple[int, ...], samples: int, ks: tuple[int, ...]) -> dict[
     The two ends need no counting: a draw of one has its answer, and there is one draw of all.
     """
     lead = max(counts, default=0)
-    found: dict[int, dict[int, float]] = {}
+    shares: dict[int, dict[int, float]] = {}
     for k in ks:
         if k == 1:
-            found[k] = {count: count / samples for count in set(counts)}
+            shares[k] = {count: count / samples for count in set(counts)}
         elif k == samples:
-            found[k] = {count: (count == lead) / counts.count(lead) for count in set(counts)}
-    if between := [k for k in ks if k not in found]:
-        found |= _counted(counts, samples, between)
-    return found
+            shares[k] = {count: (count == lead) / counts.count(lead) for count in set(counts)}
+    if between := [k for k in ks if k not in shares]:
+        shares |= _counted(counts, samples, between)
+    return shares
 
 
 def _counted(counts: tuple[int, ...], samples: int, ks: Sequence[int]) -> dict[int, dict[int, float]]:

@@ -24,10 +24,10 @@ class Medians:
             numbers.append(0)
 
     def add(self, row: int, value: float, count: int = 1) -> None:
-        for known, counts in zip(self._values, self._counts, strict=True):
+        for values, counts in zip(self._values, self._counts, strict=True):
             if not counts[row]:
-                known[row] = value
-            if known[row] == value:
+                values[row] = value
+            if values[row] == value:
                 counts[row] += count
                 return
         for _ in range(count):
@@ -38,23 +38,23 @@ class Medians:
 
         Rows are best asked for in their order: the others are grouped a piece at a time.
         """
-        runs = [(known[row], counts[row]) for known, counts in zip(self._values, self._counts, strict=True)]
+        runs = [(values[row], counts[row]) for values, counts in zip(self._values, self._counts, strict=True)]
         runs += [(value, 1) for value in self._others_of(row)]
         runs.sort()
         n = sum(count for _, count in runs)
         return _at(runs, (n - 1) // 2) / 2 + _at(runs, n // 2) / 2 if n else None
 
     def _keep(self, row: int, value: float) -> None:
-        piece, place = divmod(row, PIECE_ROWS)
+        piece, row_in_piece = divmod(row, PIECE_ROWS)
         while len(self._others) <= piece:
             self._others.append(array("d"))
             self._other_rows.append(array("H"))
         self._others[piece].append(value)
-        self._other_rows[piece].append(place)
+        self._other_rows[piece].append(row_in_piece)
         self._read = (-1, {})
 
     def _others_of(self, row: int) -> list[float]:
-        piece, place = divmod(row, PIECE_ROWS)
+        piece, row_in_piece = divmod(row, PIECE_ROWS)
         if piece >= len(self._others):
             return []
         if self._read[0] != piece:
@@ -62,13 +62,13 @@ class Medians:
             for of, value in zip(self._other_rows[piece], self._others[piece], strict=True):
                 grouped.setdefault(of, []).append(value)
             self._read = (piece, grouped)
-        return self._read[1].get(place, [])
+        return self._read[1].get(row_in_piece, [])
 
 
-def _at(runs: Sequence[tuple[float, int]], place: int) -> float:
+def _at(runs: Sequence[tuple[float, int]], index: int) -> float:
     """The value at a place among values that are sorted and counted."""
     for value, count in runs:
-        place -= count
-        if place < 0:
+        index -= count
+        if index < 0:
             return value
     raise IndexError

@@ -1,7 +1,7 @@
-"""metrics.json: what a run says in numbers, agent by agent and task by task; a pure function of the run's files.
+"""metrics.json: the numbers of a run by agent and by task. They are a pure function of the run's files.
 
-A rate states its denominator, zeros included. A rollout without a reward is in no mean: a task of which nothing was
-graded has an entry, and its mean is null. Nothing that is not a finite number is written.
+A rate states its denominator, zeros included. A rollout without a reward is in no mean: a task without graded rollouts
+has an entry whose mean is null. Only finite numbers are written.
 """
 
 from __future__ import annotations
@@ -20,16 +20,26 @@ from windrow.records import Grade, Owner, Status, Stop, encode
 from windrow.stats.cache import States, log_states, read_cache, settings_of, write_cache
 from windrow.stats.env_aggregates import Hooks, has_hook
 from windrow.stats.estimate import clustered_mean, pass_table
-from windrow.stats.lines import Found, Line, final_lines
-from windrow.stats.schema import METRICS, AgentEntry, AgentMetrics, Coverage, Metrics, Rates, RunName, Stamp
+from windrow.stats.final_attempts import FinalAttempt, LocatedAttempt
+from windrow.stats.schema import (
+    METRICS,
+    AgentEntry,
+    AgentMetrics,
+    Coverage,
+    Metrics,
+    Rates,
+    RunName,
+    Stamp,
+    Totals,
+)
 from windrow.stats.spread import Values, finite
-from windrow.stats.summary import Stats, stats_of, totals_of
-from windrow.stats.tally import PASS_REWARD, Tallies, Tally, counted_rewards
-from windrow.stats.task_table import GroupMetrics, TaskTable, decode_named
+from windrow.stats.summary import Stats, count_totals, stats_of
+from windrow.stats.tally import PASS_REWARD, AgentPart, Tally, counted_rewards
+from windrow.stats.task_table import GroupMetrics, TaskTable, decode_task_names
 from windrow.store.reader import RunReader
 from windrow.util.disk import Disk
 
-__all__ = ["METRICS", "AgentEntry", "Metrics", "measure", "survey", "unchanged_metrics", "write_metrics"]
+__all__ = ["METRICS", "AgentEntry", "Metrics", "measure", "measure_run", "unchanged_metrics", "write_metrics"]
 
 WRITE_BYTES = 1 << 18
 _NO_GROUPS = b'"group_level_metrics": []'
@@ -38,17 +48,17 @@ _INDENT = b"\n" + b" " * 8
 Warn = Callable[[str], None]
 
 
-class Survey:
-    """What one pass over a run has found: the metrics, and the entries of the tasks one at a time."""
+class RunMetrics:
+    """The metrics of a run as measured in one pass, and the entries of its tasks one at a time."""
 
     def __init__(
-        self, reader: RunReader, agents: Mapping[str, _Agent], tallies: Tallies, envs: list[str], logs: States
+        self, reader: RunReader, totals: Totals, agents: Mapping[str, _Agent], envs: list[str], logs: States
     ) -> None:
         self._reader = reader
         self._agents = agents
         self._logs = logs
         stamp = Stamp(
-            pass_reward=tallies.own.pass_reward,
+            pass_reward=totals.pass_reward,
             logs={name: state.size for name, state in logs.items()},
             settings=settings_of(reader),
             envs=envs,
@@ -57,30 +67,30 @@ class Survey:
             stamp=stamp,
             run=_name(reader),
             coverage=_coverage(reader, list(agents.values())),
-            summary=totals_of(reader, tallies),
+            summary=totals,
             agents=[agents[name].entry(name) for name in sorted(agents)],
         )
 
     @property
     def stats(self) -> Stats:
-        """The same as `summarise` gives."""
+        """The statistics that `summarise` gives."""
         return stats_of(self._reader, self.metrics.summary)
 
     def write(self, run: Path, disk: Disk) -> None:
         """Put metrics.json into the run directory, whole or not at all, and metrics.cache beside it."""
         disk.replace(run / METRICS, _joined(self.pieces()))
-        if self._reader.unread_gradings:  # of these every reader is to be warned
+        if self._reader.unread_gradings:  # every reader is to be warned of these
             return
         with contextlib.suppress(OSError):  # it only saves time
             write_cache(run, self.metrics, self._logs, disk)
 
     def groups(self, agent: str) -> Iterator[GroupMetrics]:
-        """The `group_level_metrics` of an agent, which `metrics` leaves empty: they grow with the tasks."""
+        """The `group_level_metrics` of an agent. `metrics` leaves them empty, since they grow with the tasks."""
         with self._reader:
             yield from self._agents[agent].groups()
 
     def pieces(self) -> Iterator[bytes]:
-        """metrics.json, piece by piece."""
+        """The bytes of metrics.json, piece by piece."""
         text = msgspec.json.format(encode(self.metrics), indent=2)
         start, *rest = text.split(_NO_GROUPS)  # no other empty array can have that name
         yield start
@@ -94,34 +104,27 @@ class Survey:
         yield b"\n"
 
 
-def survey(
+def measure_run(
     run: str | Path,
     *,
     pass_reward: float = PASS_REWARD,
     envs: Mapping[str, type[BaseEnv]] | None = None,
     warn: Warn = lambda message: None,
-) -> Survey:
-    """Measure a run. `envs` are classes that cannot be found by name; a hook that raises is warned of.
+) -> RunMetrics:
+    """Measure a run. `envs` are classes that cannot be found by name; a hook that raises gives a warning.
 
-    Memory grows with tasks, by some 240 bytes each where scorers read two answers to it; with rollouts only where an
+    Memory grows by some 240 bytes per task where scorers read two answers to it. It grows with rollouts only where an
     environment defines `aggregate`.
     """
     logs = log_states(Path(run))
-    tallies = Tallies(pass_reward)
-    agents: dict[str, _Agent] = {}
     with RunReader(run) as reader:
         gradings = reader.gradings()
         hooks = Hooks(reader, gradings, envs or {}, warn)
-        for found in final_lines(reader, gradings):
-            hooks.keep(found)
-            for name, part, rows in tallies.add(found):
-                if name not in agents:
-                    planned = reader.manifest.agents.get(name)
-                    agents[name] = _Agent(reader, tallies.agents[name], planned)
-                agents[name].add(part, rows)
-        for name in sorted(agents):
-            agents[name].aggregate = hooks.aggregate(name)
-        return Survey(reader, agents, tallies, hooks.envs, logs)
+        details = _Details(reader, hooks)
+        totals = count_totals(reader, gradings, pass_reward, details)
+        for name in sorted(details.agents):
+            details.agents[name].aggregate = hooks.aggregate(name)
+        return RunMetrics(reader, totals, details.agents, hooks.envs, logs)
 
 
 def unchanged_metrics(
@@ -130,9 +133,9 @@ def unchanged_metrics(
     pass_reward: float = PASS_REWARD,
     envs: Mapping[str, type[BaseEnv]] | None = None,
 ) -> Metrics | None:
-    """What `survey` would find, without the tasks, if metrics.json is known to say it; else None.
+    """The metrics that `measure_run` would give, without the tasks, if metrics.json is known to hold them; else None.
 
-    What an environment's own hook gives may depend on anything: where one is defined, the run is measured again.
+    The result of an environment's own hook may depend on anything: where one is defined, the run is measured again.
     """
     metrics = read_cache(RunReader(run), pass_reward)
     if metrics is None or any(has_hook(name, envs or {}) for name in metrics.stamp.envs):
@@ -141,20 +144,20 @@ def unchanged_metrics(
 
 
 def measure(run: str | Path, **options: Any) -> Metrics:
-    """All of metrics.json at once. `options` are those of `survey`."""
-    found = survey(run, **options)
+    """All of metrics.json at once. `options` are those of `measure_run`."""
+    measured = measure_run(run, **options)
     agents = [
-        msgspec.structs.replace(entry, group_level_metrics=list(found.groups(entry.agent)))
-        for entry in found.metrics.agents
+        msgspec.structs.replace(entry, group_level_metrics=list(measured.groups(entry.agent)))
+        for entry in measured.metrics.agents
     ]
-    return msgspec.structs.replace(found.metrics, agents=agents)
+    return msgspec.structs.replace(measured.metrics, agents=agents)
 
 
-def write_metrics(run: str | Path, found: Survey, disk: Disk | None = None) -> Path:
+def write_metrics(run: str | Path, measured: RunMetrics, disk: Disk | None = None) -> Path:
     """Put metrics.json into the run directory, whole or not at all."""
     path = Path(run) / METRICS
     try:
-        found.write(Path(run), disk or Disk())
+        measured.write(Path(run), disk or Disk())
     except OSError as problem:
         raise StoreError(f"cannot write {path}: {problem.strerror}") from None
     return path
@@ -171,38 +174,55 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield bytes(waiting)
 
 
+class _Details:
+    """The numbers of metrics.json that the totals do not hold, by agent; observes `count_totals`."""
+
+    def __init__(self, reader: RunReader, hooks: Hooks) -> None:
+        self.agents: dict[str, _Agent] = {}
+        self._reader = reader
+        self._hooks = hooks
+
+    def add(self, attempts: Sequence[LocatedAttempt], parts: Sequence[AgentPart]) -> None:
+        self._hooks.keep(attempts)
+        for part in parts:
+            if part.agent not in self.agents:
+                planned = self._reader.manifest.agents.get(part.agent)
+                self.agents[part.agent] = _Agent(self._reader, part.tally, planned)
+            self.agents[part.agent].add(part.attempts, part.rows)
+
+
 class _Agent:
-    """What is known of one agent's rollouts; `planned` are those of the last call."""
+    """The details of one agent's rollouts; `planned` are those of the last call."""
 
     def __init__(self, reader: RunReader, tally: Tally, planned: int | None) -> None:
         self.tally = tally
-        self.table = TaskTable(lambda place: decode_named(reader.line(place)))
+        self.table = TaskTable(lambda position: decode_task_names(reader.line(position)))
         self.aggregate: dict[str, dict[str, float]] = {}
         self._planned = planned
         self._values: defaultdict[str, Values] = defaultdict(Values)
 
-    def add(self, found: Sequence[Found], rows: Sequence[int]) -> None:
+    def add(self, attempts: Sequence[LocatedAttempt], rows: Sequence[int]) -> None:
         """Count what the tally does not; `rows` are those of the tasks in the tally."""
-        lines = [line for _, line in found]
-        self.table.add(rows, found, counted_rewards(rows, lines))
+        lines = [line for _, line in attempts]
+        self.table.add(rows, attempts, counted_rewards(rows, lines))
         self._add_values(lines)
 
-    def _add_values(self, lines: Sequence[Line]) -> None:
+    def _add_values(self, lines: Sequence[FinalAttempt]) -> None:
         values = self._values
         values["seconds"].add([line.timing.total for line in lines])
         usages = [line.usage for line in lines]
         values["usage/prompt_tokens"].add([usage.prompt_tokens for usage in usages])
         values["usage/completion_tokens"].add([usage.completion_tokens for usage in usages])
         values["usage/cached_tokens"].add([usage.cached_tokens for usage in usages])
-        found: defaultdict[str, list[float]] = defaultdict(list)
-        found["usage/cost"] = [usage.cost for usage in usages if usage.cost is not None]
-        found["reward"] = [line.reward for line in lines if line.reward is not None]
+        optional: defaultdict[str, list[float]] = defaultdict(list)
+        optional["usage/cost"] = [usage.cost for usage in usages if usage.cost is not None]
+        optional["reward"] = [line.reward for line in lines if line.reward is not None]
         for line in lines:
             for name, score in line.scores.items():
-                found["score/" + name].append(score.value)
+                optional["score/" + name].append(score.value)
             for name, value in line.metrics.items():
-                found["metric/" + name].append(value)
-        for name, numbers in found.items():
+                optional["metric/" + name].append(value)
+        for name, numbers in optional.items():
             if numbers:
                 values[name].add(numbers)
 

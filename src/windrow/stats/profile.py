@@ -18,12 +18,11 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.stats.clusters import Clusters, Groups, Rows, Variety
-from windrow.stats.lines import Found, final_lines
+from windrow.stats.final_attempts import LocatedAttempt, final_attempts
 from windrow.stats.tally import PASS_REWARD, counted_rewards
-from windrow.stats.task_table import GroupMetrics, TaskTable, decode_named
+from windrow.stats.task_table import GroupMetrics, TaskTable, decode_task_names
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import count_tasks
+from windrow.store.task_file import TASKS, count_tasks
 
 By = Literal["pass_rate", "mean"]
 Band = Literal["too_hard", "learnable", "too_easy", "ungraded"]
@@ -82,18 +81,18 @@ class Profile:
 
     def __init__(self, reader: RunReader, *, pass_reward: float, by: By, learnable: Range) -> None:
         self._reader = reader
-        self._table = TaskTable(lambda place: decode_named(reader.line(place)))
+        self._table = TaskTable(lambda position: decode_task_names(reader.line(position)))
         self._rewards = Clusters()
         self._rows, self._group_rows = Rows(), Rows()
         self._variety = Variety()
         self._rollouts = 0
         self._pass_reward, self._by, self._learnable = pass_reward, by, learnable
 
-    def add(self, found: Sequence[Found]) -> None:
-        lines = [line for _, line in found]
+    def add(self, attempts: Sequence[LocatedAttempt]) -> None:
+        lines = [line for _, line in attempts]
         rows = self._rows.rows([self._name(line.task.digest, line.task.index) for line in lines])
         rewards = counted_rewards(rows, lines)
-        self._table.add(rows, found, rewards)
+        self._table.add(rows, attempts, rewards)
         self._rewards.add(rewards, pass_from=self._pass_reward)
         self._variety.add(counted_rewards(self._group_rows.rows([line.group for line in lines]), lines))
         self._rollouts += len(lines)
@@ -150,22 +149,22 @@ def profile(
     run: str | Path, *, pass_reward: float = PASS_REWARD, by: By = "pass_rate", learnable: Range = LEARNABLE
 ) -> Profile:
     with RunReader(run) as reader:
-        found = Profile(reader, pass_reward=pass_reward, by=by, learnable=learnable)
-        for lines in final_lines(reader, reader.gradings()):
-            found.add([(place, line) for place, line in lines if not line.opponent])
-        return found
+        measured = Profile(reader, pass_reward=pass_reward, by=by, learnable=learnable)
+        for attempts in final_attempts(reader, reader.gradings()):
+            measured.add([(position, line) for position, line in attempts if not line.opponent])
+        return measured
 
 
 def parse_range(text: str) -> Range:
     """`LOW..HIGH`; either end may be left out."""
     low, dots, high = text.partition("..")
     try:
-        found = Range(float(low or "-inf"), float(high or "inf"))
+        range_ = Range(float(low or "-inf"), float(high or "inf"))
     except ValueError:
-        found = Range(math.nan, math.nan)
-    if not dots or not found.low <= found.high:
+        range_ = Range(math.nan, math.nan)
+    if not dots or not range_.low <= range_.high:
         raise UsageError(f"{text!r} is no range: expected LOW..HIGH, such as 0.2..0.8")
-    return found
+    return range_
 
 
 def _histogram(values: Sequence[float], by: By) -> list[Bin]:

@@ -91,8 +91,8 @@ class Values:
         self._moments.add(latest)
         counts, bits = self._counts, self._bits
         for value, count in latest.items():
-            kept = value if bits is None else self._rounded(value, bits)
-            counts[kept] = counts.get(kept, 0) + count
+            rounded = value if bits is None else self._rounded(value, bits)
+            counts[rounded] = counts.get(rounded, 0) + count
         while len(self._counts) > EXACT_VALUES:
             self._coarsen()
 

@@ -1,21 +1,22 @@
-"""Sums over the final attempts of a run, or of a part of it. Memory grows with tasks, not with rollouts."""
+"""Sums over the final attempts of a run or of one of its agents. Memory grows with tasks, not with rollouts."""
 
 from __future__ import annotations
 
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from windrow.records import OPPONENT, Usage, is_done
 from windrow.stats.clusters import Clusters, Counted, Groups, Rows, Variety
-from windrow.stats.lines import Found, Line
+from windrow.stats.final_attempts import FinalAttempt, LocatedAttempt
 from windrow.stats.majority import Majority, Votes
 
 PASS_REWARD = 1.0
 
 
 class Tally:
-    """A rollout passes from `pass_reward` on."""
+    """The sums over some rollouts. A rollout passes if its reward is at least `pass_reward`."""
 
     def __init__(self, pass_reward: float) -> None:
         self.pass_reward = pass_reward
@@ -44,8 +45,8 @@ class Tally:
     def majority(self) -> Majority | None:
         return self._votes.majority()
 
-    def add(self, lines: Sequence[Line]) -> list[int]:
-        """Count lines, many at a time for speed. Returns the row of each one's task: tasks are numbered as they come up."""
+    def add(self, lines: Sequence[FinalAttempt]) -> list[int]:
+        """Count attempts, many at a time for speed. Returns the row of each one's task; tasks are numbered as they come up."""
         rows = self._rows.rows([line.group for line in lines])
         self.rollouts += len(lines)
         self.status.update([line.status for line in lines])
@@ -69,12 +70,12 @@ class Tally:
             cost=self.cost,
         )
 
-    def _score(self, rows: Sequence[int], lines: Sequence[Line]) -> None:
-        found: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    def _score(self, rows: Sequence[int], lines: Sequence[FinalAttempt]) -> None:
+        values_by_name: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         for row, line in zip(rows, lines, strict=True):
             for name, score in line.scores.items():
-                found[name].append((row, score.value))
-        for name, values in found.items():
+                values_by_name[name].append((row, score.value))
+        for name, values in values_by_name.items():
             if name not in self.scores:
                 self.scores[name] = Clusters()
             self.scores[name].add(Counter(values))
@@ -86,7 +87,7 @@ class Tally:
         if costs := [usage.cost for usage in usages if usage.cost is not None]:
             self.cost = (self.cost or 0.0) + sum(costs)
 
-    def _time(self, lines: Sequence[Line]) -> None:
+    def _time(self, lines: Sequence[FinalAttempt]) -> None:
         timings = [line.timing for line in lines]
         self.first = min([self.first, *[timing.started_at for timing in timings]])
         self.last = max([self.last, *[timing.started_at + timing.total for timing in timings]])
@@ -96,28 +97,37 @@ class Tally:
         self.policy_seconds += sum([timing.policy for timing in done])
 
 
-def counted_rewards(rows: Sequence[int], lines: Sequence[Line]) -> Counted:
+def counted_rewards(rows: Sequence[int], lines: Sequence[FinalAttempt]) -> Counted:
     """How often each reward came up in each row."""
     pairs = zip(rows, lines, strict=True)
     return Counter([(row, line.reward) for row, line in pairs if line.reward is not None])
 
 
-class Tallies:
-    """A tally for each agent, and one for all but opponents. With `apart` false, only the latter and the opponents'."""
+class AgentPart(NamedTuple):
+    """The attempts of one agent in a batch, with the rows of their tasks in the agent's tally."""
 
-    def __init__(self, pass_reward: float, *, apart: bool = True) -> None:
+    agent: str
+    tally: Tally
+    attempts: Sequence[LocatedAttempt]
+    rows: list[int]
+
+
+class Tallies:
+    """A tally for all agents but opponents, one for opponents, and with `by_agent` one for each agent."""
+
+    def __init__(self, pass_reward: float, *, by_agent: bool = True) -> None:
         self.agents: dict[str, Tally] = {}
         self._pass_reward = pass_reward
-        self._apart = apart
-        self._shared: Tally | None = None  # of several agents; the tally of a single one is that of all
+        self._by_agent = by_agent
+        self._shared: Tally | None = None  # of several agents; with a single agent, its tally serves for all
         self._has_seats = False
-        self._later_seats = 0  # of episodes that are done: all but the first
+        self._later_seats = 0  # of episodes that are done: every seat but the first
 
     @property
-    def own(self) -> Tally:
-        """Of all but opponents."""
-        alone = (tally for name, tally in self.agents.items() if name != OPPONENT)
-        return self._shared or next(alone, None) or Tally(self._pass_reward)
+    def all_agents(self) -> Tally:
+        """The tally of all agents but opponents."""
+        single = (tally for name, tally in self.agents.items() if name != OPPONENT)
+        return self._shared or next(single, None) or Tally(self._pass_reward)
 
     @property
     def opponents(self) -> Tally:
@@ -125,38 +135,42 @@ class Tallies:
 
     @property
     def episodes(self) -> int | None:
-        """Those that are done; None where no episode has several rollouts."""
-        return self.own.done + self.opponents.done - self._later_seats if self._has_seats else None
+        """How many episodes are done; None where no episode has several rollouts."""
+        return self.all_agents.done + self.opponents.done - self._later_seats if self._has_seats else None
 
-    def add(self, found: Sequence[Found]) -> list[tuple[str, Sequence[Found], list[int]]]:
-        """Count lines. Gives those of each agent, with the rows of their tasks in its tally."""
-        lines = [line for _, line in found]
+    def add(self, attempts: Sequence[LocatedAttempt]) -> list[AgentPart]:
+        """Count a batch of attempts, and return it split by agent."""
+        lines = [line for _, line in attempts]
         if {line.seat for line in lines} - {None}:
             self._has_seats = True
             self._later_seats += sum(bool(line.seat) and line.done for line in lines)
-        parts = self._parts(found)
+        parts = self._split(attempts)
         self._share(parts)
         if self._shared is not None:
             self._shared.add([line for line in lines if not line.opponent])
         for name in parts.keys() - self.agents.keys():
             self.agents[name] = Tally(self._pass_reward)
-        return [(name, of, self.agents[name].add([line for _, line in of])) for name, of in parts.items()]
+        return [self._count(self.agents[name], name, part) for name, part in parts.items()]
 
-    def _parts(self, found: Sequence[Found]) -> dict[str, Sequence[Found]]:
-        """The lines by agent."""
+    @staticmethod
+    def _count(tally: Tally, name: str, attempts: Sequence[LocatedAttempt]) -> AgentPart:
+        return AgentPart(name, tally, attempts, tally.add([line for _, line in attempts]))
+
+    def _split(self, attempts: Sequence[LocatedAttempt]) -> dict[str, Sequence[LocatedAttempt]]:
+        """The attempts by agent; without `by_agent`, all agents but opponents share one name."""
 
         def name(agent: str) -> str:
-            return agent if self._apart or agent == OPPONENT else ""
+            return agent if self._by_agent or agent == OPPONENT else ""
 
-        names = {agent: name(agent) for agent in {line.agent for _, line in found}}
+        names = {agent: name(agent) for agent in {line.agent for _, line in attempts}}
         if len(set(names.values())) == 1:
-            return {next(iter(names.values())): found}
-        parts: dict[str, Sequence[Found]] = {
-            part: [each for each in found if names[each[1].agent] == part] for part in set(names.values())
+            return {next(iter(names.values())): attempts}
+        parts: dict[str, Sequence[LocatedAttempt]] = {
+            part: [each for each in attempts if names[each[1].agent] == part] for part in set(names.values())
         }
         return parts
 
     def _share(self, parts: Iterable[str]) -> None:
-        """From the second agent on, all have a tally together; it goes on from that of the first."""
+        """Once there is a second agent, start the tally of all agents from a copy of the first one's."""
         if self._shared is None and len({*self.agents, *parts} - {OPPONENT}) > 1:
-            self._shared = copy.deepcopy(self.own)
+            self._shared = copy.deepcopy(self.all_agents)

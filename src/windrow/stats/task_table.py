@@ -1,4 +1,4 @@
-"""Task by task: how many rollouts, how their rewards are spread, what they spent. A row a task, in arrays."""
+"""Numbers by task: rollouts, the spread of their rewards, their tokens. One row per task, in arrays."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from windrow.stats.clusters import Clusters, Counted
-from windrow.stats.lines import Found, Line
+from windrow.stats.final_attempts import FinalAttempt, LocatedAttempt, TaskFields
 from windrow.stats.medians import Medians
 from windrow.stats.spread import finite
-from windrow.store.line_places import Place, Places
+from windrow.store.line_positions import LinePosition, LinePositions
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of all replies of a rollout, over the `n` that ran to an end."""
+    """Tokens of all replies of a rollout, over the `n` rollouts that ran to an end."""
 
     n: int
     mean: float | None
@@ -44,31 +44,27 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     reply_tokens: Lengths
 
 
-class _Task(msgspec.Struct, gc=False):
-    key: str
-    digest: str
-    index: int
+class TaskNames(msgspec.Struct, gc=False):
+    """The names of a task, from any line of its rollouts."""
 
-
-class _Named(msgspec.Struct, gc=False):
     group: str
-    task: _Task
+    task: TaskFields
 
 
 PIECE_TASKS = 1024
 ENDED = ("completed", "truncated")
 
-decode_named = msgspec.json.Decoder(_Named).decode
+decode_task_names = msgspec.json.Decoder(TaskNames).decode
 
-Names = Callable[[Place], _Named]
+ReadNames = Callable[[LinePosition], TaskNames]
 
 
 class TaskTable:
-    """The names of a task are not kept: one of its lines is, and they are read from it."""
+    """One row per task. Names are not held in memory: they are read from one of the task's lines when needed."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: ReadNames) -> None:
         self._names = names
-        self._places = Places()
+        self._positions = LinePositions()
         self._indexes = array("Q")
         self._rollouts = array("I")
         self._graded = array("I")
@@ -87,13 +83,13 @@ class TaskTable:
         return len(self._indexes)
 
     def groups(self) -> Iterator[str]:
-        return (self._names(place).group for place in self._places)
+        return (self._names(position).group for position in self._positions)
 
-    def add(self, rows: Sequence[int], found: Sequence[Found], rewards: Counted) -> None:
-        """Count lines and their rewards; a new row is the next one."""
-        for row, (place, line) in zip(rows, found, strict=True):
+    def add(self, rows: Sequence[int], attempts: Sequence[LocatedAttempt], rewards: Counted) -> None:
+        """Count attempts and their rewards. A new task gets the next row."""
+        for row, (position, line) in zip(rows, attempts, strict=True):
             if row == len(self._indexes):
-                self._open(place, line)
+                self._open(position, line)
             tokens = line.usage.completion_tokens
             self._rollouts[row] += 1
             self._prompt_tokens[row] += line.usage.prompt_tokens
@@ -107,7 +103,7 @@ class TaskTable:
             self._grade(row, reward, count)
 
     def mean(self, row: int) -> float | None:
-        """Of the rewards."""
+        """The mean of a task's rewards."""
         return finite(self._means[row]) if self._graded[row] else None
 
     def _grade(self, row: int, reward: float, count: int) -> None:
@@ -123,11 +119,11 @@ class TaskTable:
 
     def entries(self, rewards: Clusters) -> Iterator[GroupMetrics]:
         """In the order of (task.index, group)."""
-        for row, named in self._ordered():
-            yield self._entry(row, named, rewards[row].passed)
+        for row, names in self._ordered():
+            yield self._entry(row, names, rewards[row].passed)
 
-    def _open(self, place: Place, line: Line) -> None:
-        self._places.append(place)
+    def _open(self, position: LinePosition, line: FinalAttempt) -> None:
+        self._positions.append(position)
         self._indexes.append(line.task.index)
         for counts in (
             self._rollouts,
@@ -145,23 +141,23 @@ class TaskTable:
         self._lows.append(math.inf)
         self._highs.append(-math.inf)
 
-    def _ordered(self) -> Iterator[tuple[int, _Named]]:
-        """The rows with their names, sorted piece by piece."""
+    def _ordered(self) -> Iterator[tuple[int, TaskNames]]:
+        """The rows with their names, sorted one piece at a time."""
         pieces: dict[int, array[int]] = {}
         for row, index in enumerate(self._indexes):
             pieces.setdefault(index // PIECE_TASKS, array("I")).append(row)
         for number in sorted(pieces):
-            rows = [(row, self._names(self._places[row])) for row in pieces.pop(number)]
-            yield from sorted(rows, key=lambda found: (found[1].task.index, found[1].group))
+            rows = [(row, self._names(self._positions[row])) for row in pieces.pop(number)]
+            yield from sorted(rows, key=lambda entry: (entry[1].task.index, entry[1].group))
 
-    def _entry(self, row: int, named: _Named, passed: int) -> GroupMetrics:
+    def _entry(self, row: int, names: TaskNames, passed: int) -> GroupMetrics:
         n, rollouts = self._graded[row], self._rollouts[row]
         squares = self._squares[row]
         return GroupMetrics(
-            key=named.task.key,
-            digest=named.task.digest,
+            key=names.task.key,
+            digest=names.task.digest,
             index=self._indexes[row],
-            group=named.group,
+            group=names.group,
             rollouts=rollouts,
             n=n,
             mean=self.mean(row),

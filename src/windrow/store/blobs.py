@@ -103,13 +103,18 @@ class BlobStore(Blobs):
             raise self._failure from None
 
 
+def is_blob_name(name: str) -> bool:
+    """Whether `name` has the form of a blob's name."""
+    return len(name) == NAME_CHARS and name.isalnum()
+
+
 def path_of(folder: Path, name: str) -> Path:
     return folder / name[:2] / name[2:]
 
 
 def read_blob(folder: Path, name: str) -> bytes:
     """The bytes of this name, whole; StoreError where they are missing or damaged."""
-    if len(name) != NAME_CHARS or not name.isalnum():
+    if not is_blob_name(name):
         raise StoreError(f"{name!r} is no name of a blob")
     path = path_of(folder, name)
     try:

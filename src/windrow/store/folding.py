@@ -31,7 +31,7 @@ GRADABLE = ("completed", "truncated")
 
 
 class Graded(Protocol):
-    """A rollout, or as much of it as says how it was graded."""
+    """A rollout, or the part of it that holds its grade."""
 
     @property
     def grade(self) -> str: ...
@@ -41,8 +41,8 @@ class _TurnReward(msgspec.Struct, gc=False):
     reward: float | None = None
 
 
-class Judged(msgspec.Struct, gc=False):
-    """The part of a rollout's line that folding needs; what was said in it is not decoded."""
+class GradedFields(msgspec.Struct, gc=False):
+    """The fields of a rollout that folding needs; the conversation is not decoded."""
 
     id: str
     attempt: int
@@ -66,9 +66,9 @@ class Judged(msgspec.Struct, gc=False):
         return self.agent == OPPONENT
 
 
-decode_judged = msgspec.json.Decoder(Judged).decode
+decode_graded_fields = msgspec.json.Decoder(GradedFields).decode
 
-R = TypeVar("R", Rollout, Judged)
+R = TypeVar("R", Rollout, GradedFields)
 
 
 def expected_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def expected_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
 
 
 def expected_group_scorers(grading: Mapping[str, Json], env: str) -> tuple[str, ...]:
-    """Those of them that judge groups."""
+    """The expected scorers that judge groups."""
     return tuple(entry["name"] for entry in _entries(grading, env) if entry.get("unit") == "group")
 
 
@@ -116,10 +116,10 @@ def fold(rollout: R, gradings: Sequence[Grading], *, active: str | None, expecte
     )
 
 
-def _taught(turns: Sequence[Turn], found: Mapping[int, TeacherTokens]) -> tuple[Turn, ...]:
-    """The turns with what a teacher says of their ids."""
+def _taught(turns: Sequence[Turn], teacher_by_turn: Mapping[int, TeacherTokens]) -> tuple[Turn, ...]:
+    """The turns with the teacher's logprobs added to their tokens."""
     taught = list(turns)
-    for number, teacher in found.items():
+    for number, teacher in teacher_by_turn.items():
         tokens = taught[number].tokens if 0 <= number < len(taught) else None
         if tokens is not None and len(teacher.logprobs) == len(tokens.output):
             tokens = msgspec.structs.replace(tokens, teacher=teacher)
@@ -138,12 +138,14 @@ def missing_scorers(
     """The scorers whose verdict a folded rollout lacks."""
     if rollout.status not in GRADABLE or rollout.opponent:
         return ()
-    given = _given(rollout.scores, gradings)
-    return tuple(name for name in expected if name not in given)
+    answered = _scorers_that_answered(rollout.scores, gradings)
+    return tuple(name for name in expected if name not in answered)
 
 
-def _given(scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]) -> set[str | None]:
-    """The scorers that have spoken: those that gave a score, and those whose latest grading did not fail."""
+def _scorers_that_answered(
+    scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]
+) -> set[str | None]:
+    """The scorers that gave a score, and those whose latest grading did not fail."""
     spoken: set[str | None] = set()
     for grading in gradings:
         if grading.error is None:
@@ -155,19 +157,19 @@ def _given(scores: Mapping[str, RecordedScore], gradings: Sequence[Grading]) -> 
 
 
 def _grade(
-    rollout: Rollout | Judged,
+    rollout: Rollout | GradedFields,
     scores: Mapping[str, RecordedScore],
     expected: Sequence[str],
     gradings: Sequence[Grading],
     *,
     inline: bool,
 ) -> tuple[Grade, ErrorRecord | None]:
-    """The grade, and the error that stands in its way. `inline`: the line's own scoring counts."""
+    """The grade, and the error that prevents one. `inline`: the scores in the rollout's own line count."""
     if rollout.grade == "failed" and rollout.error is not None and rollout.error.owner == "env":
         return "failed", rollout.error  # only running the episode again can give the environment's own score
-    given = _given(scores, gradings)
+    answered = _scorers_that_answered(scores, gradings)
     for name in expected:
-        if name not in given:
+        if name not in answered:
             error = _error_of(name, gradings) or (rollout.error if inline else None)
             return ("failed", error) if error else ("pending", None)
     if scores or any(turn.reward is not None for turn in rollout.turns):
@@ -176,6 +178,6 @@ def _grade(
 
 
 def _error_of(scorer: str, gradings: Sequence[Grading]) -> ErrorRecord | None:
-    """Why a scorer's last grading that failed did so."""
+    """The error of a scorer's last failed grading."""
     errors = [grading.error for grading in gradings if grading.scorer == scorer and grading.error is not None]
     return errors[-1] if errors else None

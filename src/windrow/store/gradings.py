@@ -1,7 +1,7 @@
-"""The gradings of a run by attempt, in little memory: where each stands is kept, and it is read when asked for.
+"""The gradings of a run by attempt, in little memory: only positions are held, and a grading is read when needed.
 
-A grading of a group counts only while its members are the group's: one that was run again, or a sample that was added,
-makes it stale.
+A grading of a group counts only while its members are the members of the group. It is stale once a member was run again
+or a sample was added.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from windrow.records import AttemptId, Grading
-from windrow.store.line_places import Place, Places
-from windrow.util.hash_index import Index
+from windrow.store.line_positions import LinePosition, LinePositions
+from windrow.util.hash_index import HashIndex
 
 
 class GradingHead(msgspec.Struct, gc=False):
-    """The part of a grading's line that says what it is of; the verdicts and the evidence are not decoded."""
+    """The part of a grading's line that names what was graded; verdicts and evidence are not decoded."""
 
     unit: str
     members: tuple[AttemptId, ...]
@@ -40,10 +40,10 @@ decode_grading_head = msgspec.json.Decoder(GradingHead).decode
 
 
 class Memberships:
-    """Who belongs to each group, as a sum over the members: sixteen bytes a group, whatever its size."""
+    """The members of each group as one hash over all of them: sixteen bytes per group of any size."""
 
     def __init__(self) -> None:
-        self._numbers = Index("I")
+        self._numbers = HashIndex("I")
         self._sums = array("Q")
 
     def add(self, group: str, member: AttemptId) -> None:
@@ -70,13 +70,12 @@ def _hashed(member: AttemptId) -> int:
 class Gradings:
     """The gradings of each attempt, in the order they were made."""
 
-    def __init__(self, read: Callable[[Place], Grading | None]) -> None:
+    def __init__(self, read: Callable[[LinePosition], Grading | None]) -> None:
         self._read = read
-        self._places = Places()
-        self._latest = Index("I")  # by attempt: which of the places came last
-        self._before = array(
-            "Q"
-        )  # by place: the number, from 1, of the one before it that is of the same attempt
+        self._positions = LinePositions()
+        self._latest = HashIndex("I")  # by attempt: the index of its last position
+        # By index: 1 + the index of the position before it that belongs to the same attempt, or 0.
+        self._before = array("Q")
         self._groups: Memberships | None = None
         self._fresh: dict[AttemptId, list[Grading]] = {}
 
@@ -84,39 +83,39 @@ class Gradings:
         return bool(self._before or self._fresh)
 
     def __contains__(self, attempt: AttemptId) -> bool:
-        """Whether there are any of it, also such as do not count."""
+        """Whether the attempt has gradings, including those that do not count."""
         return attempt in self._fresh or (bool(self._before) and self._latest.get(attempt) is not None)
 
-    def add(self, attempt: AttemptId, place: Place) -> None:
-        latest = self._latest.exchange(attempt, len(self._places))
+    def add(self, attempt: AttemptId, position: LinePosition) -> None:
+        latest = self._latest.exchange(attempt, len(self._positions))
         self._before.append(0 if latest is None else latest + 1)
-        self._places.append(place)
+        self._positions.append(position)
 
     def extend(self, attempt: AttemptId, gradings: Sequence[Grading]) -> None:
-        """Gradings that were made just now; their evidence stays on disk."""
-        kept = (msgspec.structs.replace(grading, judgements=()) for grading in gradings)
-        self._fresh.setdefault(attempt, []).extend(kept)
+        """Add gradings that were just made; their evidence stays on disk."""
+        without_evidence = (msgspec.structs.replace(grading, judgements=()) for grading in gradings)
+        self._fresh.setdefault(attempt, []).extend(without_evidence)
 
     def check_groups(self, groups: Memberships) -> None:
-        """From now on, gradings of groups that have other members are left out."""
+        """From now on, leave out gradings of groups whose members differ from `groups`."""
         self._groups = groups
 
     def of(self, attempt: AttemptId) -> list[Grading]:
-        """Reads them. Those of several writers are in no order but that of their times."""
-        found: list[tuple[str, Grading]] = []
+        """Read the gradings of an attempt, oldest first. Those of several writers are ordered by time."""
+        located: list[tuple[str, Grading]] = []
         latest = self._latest.get(attempt) if self._before else None
         number = 0 if latest is None else latest + 1
         while number:
-            place = self._places[number - 1]
-            grading = self._read(place)
+            position = self._positions[number - 1]
+            grading = self._read(position)
             if grading is not None and attempt in grading.members and self._counts(grading):
-                found.append((place.segment, grading))
+                located.append((position.segment, grading))
             number = self._before[number - 1]
-        if len(found) > 1:
-            found.reverse()
-            if len({segment for segment, _ in found}) > 1:
-                found.sort(key=lambda each: each[1].graded_at)
-        gradings = [grading for _, grading in found]
+        if len(located) > 1:
+            located.reverse()
+            if len({segment for segment, _ in located}) > 1:
+                located.sort(key=lambda each: each[1].graded_at)
+        gradings = [grading for _, grading in located]
         return [*gradings, *self._fresh[attempt]] if attempt in self._fresh else gradings
 
     def _counts(self, grading: Grading) -> bool:

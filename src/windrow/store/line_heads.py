@@ -1,4 +1,4 @@
-"""The head of a line: what resuming and ordering need of a rollout, and which of a slot's lines is final."""
+"""The head of a line: the fields that resuming and ordering need, and which line of a slot is the final attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from windrow.records import SCHEMA_VERSION, Rollout, is_done
 from windrow.store.log import whole_bytes
-from windrow.util.hash_index import RepeatedNames, Repeats
+from windrow.util.hash_index import DuplicateFinder, DuplicateNames
 
 NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -21,8 +21,8 @@ Rank = tuple[bool, int]
 Contest = dict[bytes, Rank]  # the rank to beat, by rollout id
 
 
-class Line(NamedTuple):
-    """A whole line of a log, and where it stands."""
+class LogLine(NamedTuple):
+    """A whole line of a log and its position."""
 
     segment: str
     number: int
@@ -72,7 +72,7 @@ H = TypeVar("H", bound=Head | Rollout)  # the head of a line, or all of it
 
 
 class MemberHead(Head, gc=False, kw_only=True):
-    """The same, and who played: an opponent is no member of a group."""
+    """A head with the agent that played: an opponent is no member of a group."""
 
     agent: str
 
@@ -99,9 +99,11 @@ _first_attempt = re.compile(rb'\{"v":%d,"id":"([^"\\]+)","attempt":1,' % SCHEMA_
 def check(line: bytes) -> None:
     """Raise one of NOT_A_LINE for what a partial decode would not notice: another version, text that is not UTF-8."""
     if not line.startswith(_OWN_VERSION):
-        found = _decode_version(line).v
-        if found > SCHEMA_VERSION:
-            raise msgspec.ValidationError(f"written by a newer windrow (schema {found}): upgrade to read it")
+        version = _decode_version(line).v
+        if version > SCHEMA_VERSION:
+            raise msgspec.ValidationError(
+                f"written by a newer windrow (schema {version}): upgrade to read it"
+            )
     if not line.isascii():
         line.decode()
 
@@ -127,10 +129,10 @@ def attempts_of(heads: Iterable[H]) -> Iterator[tuple[H, bool]]:
         yield before, sound and is_last_seat(before)
 
 
-def without_lost_episodes(lines: Iterable[Line]) -> Iterator[Line]:
+def without_lost_episodes(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """The lines but those of episodes that lack seats, which are no attempts: a seat that is left is never taken for
     final beside seats of another attempt."""
-    seats: list[Line] = []
+    seats: list[LogLine] = []
     before: Head | None = None
     for line in lines:
         head = None if _has_no_seat(line.text) else _head(line.text)
@@ -206,7 +208,7 @@ def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
     Nearly all lines are first attempts and told by how they begin; only the others are decoded.
     """
     best: Contest = {}
-    firsts = Repeats()
+    firsts = DuplicateFinder()
     for line in lines():
         first = _first_attempt(line)
         if first is None or first[1] in best:
@@ -221,15 +223,15 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
     """The same for lines that come many at a time and all begin as those of episodes without seats do; None where one
     does not."""
     best: Contest = {}
-    firsts = Repeats()
+    firsts = DuplicateFinder()
     for lines in batches():
         names: list[bytes] = []
         for line in lines:
-            found = _plain(line)
-            if found is None:
+            match = _plain(line)
+            if match is None:
                 return None
-            if found[2] == b"1" and found[1] not in best:
-                names.append(found[1])
+            if match[2] == b"1" and match[1] not in best:
+                names.append(match[1])
             else:
                 _enter(best, line, firsts)
         firsts.update(names)
@@ -237,24 +239,24 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
     return best
 
 
-def _enter_repeated(best: Contest, firsts: Repeats, lines: Iterable[bytes]) -> None:
-    """Let the first attempts take part that more than one line claims; the lines are read again only if there are any."""
-    if twice := firsts.found():
+def _enter_repeated(best: Contest, firsts: DuplicateFinder, lines: Iterable[bytes]) -> None:
+    """Enter the first attempts that several lines claim. The lines are read again only if there are any."""
+    if twice := firsts.duplicates():
         for line in lines:
             first = _first_attempt(line)
             if first is None or first[1] in twice:
                 _enter(best, line, twice)
 
 
-def _enter(best: Contest, line: bytes, firsts: Repeats | RepeatedNames) -> None:
-    """Let a line take part. A lone first attempt does not: it is noted, or known not to be repeated."""
+def _enter(best: Contest, line: bytes, firsts: DuplicateFinder | DuplicateNames) -> None:
+    """Enter a line in the contest. A first attempt that no other line repeats needs no entry."""
     try:
         check(line)
         head = decode_head(line)
     except NOT_A_LINE:
         return
     id = head.id.encode()
-    if head.attempt > 1 or id in best or (isinstance(firsts, RepeatedNames) and id in firsts):
+    if head.attempt > 1 or id in best or (isinstance(firsts, DuplicateNames) and id in firsts):
         best[id] = max(rank(head.status, head.attempt), best.get(id, (False, 0)))
-    elif isinstance(firsts, Repeats):
+    elif isinstance(firsts, DuplicateFinder):
         firsts.add(id)

@@ -59,10 +59,10 @@ class Locks:
         for."""
         names = (file.name.removeprefix(f"lock.{RANK}") for file in self._path.glob(f"lock.{RANK}*"))
         others = sorted(int(name) for name in names if name.isdecimal() and int(name) != self._rank)
-        found = [other for other in others if is_held(self._path / f"lock.{RANK}{other}")]
-        if not found:
+        at_work = [other for other in others if is_held(self._path / f"lock.{RANK}{other}")]
+        if not at_work:
             self._outlast("lock.*.w*")
-        return found
+        return at_work
 
     def release(self) -> None:
         if self._own is not None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from windrow.identity import group_id
 from windrow.records import Rollout
-from windrow.store.run_directory import TASKS, Manifest
-from windrow.store.task_file import read_known
-from windrow.util.hash_index import Index
+from windrow.store.manifest import Manifest
+from windrow.store.task_file import TASKS, read_known
+from windrow.util.hash_index import HashIndex
 
 
 class Pass:
@@ -17,7 +17,7 @@ class Pass:
     def __init__(self, run: Path, manifest: Manifest, number: int | None = None) -> None:
         """`number` None: that of the last call."""
         self.number = int(manifest.config.get("pass") or 0) if number is None else number
-        self._groups = Index("I")
+        self._groups = HashIndex("I")
         if not (run / TASKS).exists():
             return
         for _, line in read_known(run / TASKS):

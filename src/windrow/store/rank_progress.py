@@ -59,11 +59,11 @@ def collecting(ranks: Sequence[Ranks]) -> Ranks | None:
     return next((each for each in ranks if each.plan), None)
 
 
-def ranks_with(known: Ranks | None, rank: Rank, plan: str) -> Ranks:
+def ranks_with(before: Ranks | None, rank: Rank, plan: str) -> Ranks:
     """The ranks of a run with one that collects now; what is known of others stays if it is shared out as before."""
     ranks = Ranks(list(rank.weights), plan=plan)
-    if known is not None and known.terms == ranks.terms:
-        ranks = known
+    if before is not None and before.terms == ranks.terms:
+        ranks = before
     return msgspec.structs.replace(ranks, present=sorted({*ranks.present, rank.number}))
 
 
@@ -77,8 +77,11 @@ def with_share(ranks: Ranks, rank: int, share: RankShare) -> Ranks:
 
 def counts_of(ranks: Ranks, planned: int) -> dict[str, int]:
     """The counts of the whole run, which has so many slots: what its ranks have said, added up."""
-    found = [share.counts for share in ranks.shares.values()]
-    sums = {name: sum(counts.get(name, 0) for counts in found) for name in ("done", "failed", "ungraded")}
+    counts_of_ranks = [share.counts for share in ranks.shares.values()]
+    sums = {
+        name: sum(counts.get(name, 0) for counts in counts_of_ranks)
+        for name in ("done", "failed", "ungraded")
+    }
     return {
         "planned": planned,
         "done": sums["done"],
@@ -90,8 +93,8 @@ def counts_of(ranks: Ranks, planned: int) -> dict[str, int]:
 
 def unfinished(ranks: Sequence[Ranks]) -> list[str]:
     """A line for each rank whose share is not done here; none if others have done all of it."""
-    found = [_unfinished(each) for each in ranks]
-    return [line for lines in found for line in lines] if all(found) else []
+    unfinished_lines = [_unfinished(each) for each in ranks]
+    return [line for lines in unfinished_lines for line in lines] if all(unfinished_lines) else []
 
 
 def _unfinished(ranks: Ranks) -> list[str]:

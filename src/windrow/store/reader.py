@@ -1,13 +1,12 @@
-"""Reading a run: the union of its segments, bad lines skipped and counted, final attempts, gradings folded in.
+"""Reading a run: all its segments, unreadable lines skipped and counted, final attempts, gradings folded in.
 
-Reading needs no lock and changes nothing; it may go on while a run is being collected.
+Reading needs no lock and changes nothing; a run can be read while it is being collected.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, chain, count, islice, repeat
 from pathlib import Path
@@ -24,7 +23,7 @@ from windrow.store.line_heads import (
     BadLine,
     Contest,
     Head,
-    Line,
+    LogLine,
     check,
     contest,
     decode_head,
@@ -33,10 +32,12 @@ from windrow.store.line_heads import (
     rank,
     without_lost_episodes,
 )
-from windrow.store.line_places import Place, Places
+from windrow.store.line_order import LineOrder
+from windrow.store.line_positions import LinePosition
+from windrow.store.manifest import Fingerprint, Manifest, read_manifest
 from windrow.store.resume_index import SegmentIndex
-from windrow.store.run_directory import TASKS, Fingerprint, Manifest, read_manifest, whole_sizes
-from windrow.store.task_file import read_task, read_tasks
+from windrow.store.segments import segments, whole_sizes
+from windrow.store.task_file import TASKS, read_task, read_tasks
 
 READ_BYTES = 1 << 17
 NEWLINE = 0x0A
@@ -47,6 +48,8 @@ T = TypeVar("T")
 
 
 class RunReader:
+    """Reads one run directory. As a context manager it closes the files that `read` and `line` have opened."""
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
@@ -54,16 +57,16 @@ class RunReader:
         self.manifest: Manifest = read_manifest(self.path)
         self.bad_lines: list[BadLine] = []
         self.attempts = 0  # lines of the log, counted by `finals`
-        self.unread_gradings = 0  # that cannot be read, each time that one is asked for
+        self.unread_gradings = 0  # that could not be read, counted each time one is needed
         self._task_offsets: dict[str, int] | None = None
         self._open: dict[str, IO[bytes]] = {}
-        self._expected: dict[str, tuple[str, ...]] = {}  # by environment: whose verdicts a rollout is to have
+        self._expected: dict[str, tuple[str, ...]] = {}  # by environment: the scorers of a rollout
 
     @property
     def samples(self) -> float:
-        """How many samples a group has, by the last call; what a larger one left beyond them belongs to none."""
-        found: float = self.manifest.config.get("samples", math.inf)
-        return found
+        """How many samples a group has in the last call. Samples that an earlier call made beyond them are in no group."""
+        samples: float = self.manifest.config.get("samples", math.inf)
+        return samples
 
     def __enter__(self) -> RunReader:
         return self
@@ -75,27 +78,29 @@ class RunReader:
 
     def lines(
         self, decode: Callable[[bytes], T], *, name: str = "rollouts", sizes: Mapping[str, int] | None = None
-    ) -> Iterator[tuple[Place, T]]:
-        """Every good line of the segments, decoded as far as `decode` goes; with `sizes`, up to those bytes."""
+    ) -> Iterator[tuple[LinePosition, T]]:
+        """Every readable line of a log, decoded; with `sizes`, only up to those sizes of the segments in bytes."""
         return self._decoded(decode, self._whole_lines(name, sizes))
 
-    def _decoded(self, decode: Callable[[bytes], T], lines: Iterable[Line]) -> Iterator[tuple[Place, T]]:
+    def _decoded(
+        self, decode: Callable[[bytes], T], lines: Iterable[LogLine]
+    ) -> Iterator[tuple[LinePosition, T]]:
         bad: list[BadLine] = []
         for segment, number, offset, line in lines:
             try:
                 check(line)
-                yield Place(segment, offset), decode(line)
+                yield LinePosition(segment, offset), decode(line)
             except NOT_A_LINE as problem:
                 bad.append(BadLine(segment, number, str(problem)))
         self.note(bad)
 
     def note(self, bad: Iterable[BadLine]) -> None:
-        """Each bad line is listed once, however often it is read."""
-        known = {(line.segment, line.number) for line in self.bad_lines}
-        self.bad_lines += [line for line in bad if (line.segment, line.number) not in known]
+        """Add to `bad_lines`; a line that is read again is listed once."""
+        listed = {(line.segment, line.number) for line in self.bad_lines}
+        self.bad_lines += [line for line in bad if (line.segment, line.number) not in listed]
 
     def indexes(self) -> Iterator[SegmentIndex]:
-        """What each segment says to a resume; of a segment that is indexed, only what was added since is read."""
+        """The resume index of each segment. Only lines that were appended since it was saved are read."""
         for segment in segments(self.path):
             index = SegmentIndex(self.path, segment)
             with self._opened(segment) as file:
@@ -105,54 +110,58 @@ class RunReader:
 
     def _plain_batches(
         self, decode: Callable[[bytes], T], sizes: Mapping[str, int]
-    ) -> Iterator[list[tuple[Place, T]]]:
-        """The same for lines that are all of this version, many at a time: most runs are read so, and it is twice as fast."""
+    ) -> Iterator[list[tuple[LinePosition, T]]]:
+        """Decoded lines in batches, for logs whose lines all have this schema version. It is twice as fast; most runs do."""
         for segment, number, offset, lines in self._line_batches(sizes):
             try:
                 for line in [line for line in lines if not line.isascii()]:
                     line.decode()
                 offsets = accumulate(map(len, lines), initial=offset)
-                found = list(zip(map(Place, repeat(segment), offsets), map(decode, lines), strict=False))
-            except NOT_A_LINE:  # to find out which, one by one
-                known = zip(count(number), accumulate(map(len, lines), initial=offset), lines, strict=False)
-                found = list(self._decoded(decode, (Line(segment, *each) for each in known)))
-            yield found
+                batch = list(
+                    zip(map(LinePosition, repeat(segment), offsets), map(decode, lines), strict=False)
+                )
+            except NOT_A_LINE:  # decode one by one, to find out which
+                numbered = zip(
+                    count(number), accumulate(map(len, lines), initial=offset), lines, strict=False
+                )
+                batch = list(self._decoded(decode, (LogLine(segment, *each) for each in numbered)))
+            yield batch
 
     def _line_batches(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, list[bytes]]]:
-        """The whole lines of the rollouts up to these sizes, many at a time: the segment, the number and the offset of
-        the first line, and the lines."""
+        """The whole lines of the rollouts up to these sizes, in batches: the segment, the number and the offset of the
+        first line, and the lines."""
         for segment in segments(self.path):
             number, offset, end = 1, 0, sizes.get(segment, 0)
             with self._opened(segment) as file:
                 while offset < end and (lines := file.readlines(BATCH_BYTES)):
-                    size, found = sum(map(len, lines)), len(lines)
+                    size, lines_read = sum(map(len, lines)), len(lines)
                     while lines and (lines[-1][-1] != NEWLINE or offset + size - len(lines[-1]) >= end):
                         size -= len(lines.pop())
                     yield segment, number, offset, lines
-                    if len(lines) < found:
+                    if len(lines) < lines_read:
                         break
-                    number += found
+                    number += lines_read
                     offset += size
 
-    def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[Place, Head]]:
+    def heads(self, sizes: Mapping[str, int] | None = None) -> Iterator[tuple[LinePosition, Head]]:
         return self.lines(decode_head, sizes=sizes)
 
     def finals(
         self, decode: Callable[[bytes], Any] = decode_head, *, sizes: Mapping[str, int] | None = None
-    ) -> Iterator[tuple[Place, Any]]:
-        """The final attempt of every slot, once, in log order. What `decode` gives must have a Head's fields.
+    ) -> Iterator[tuple[LinePosition, Any]]:
+        """The final attempt of every slot, once, in log order. The results of `decode` must have the fields of a Head.
 
-        The lines that stand there now are looked at, then decoded once. Episodes that lack seats are left out.
+        Lines that are appended meanwhile are not read. Episodes that lack seats are left out.
         """
         return chain.from_iterable(self.final_batches(decode, sizes=sizes))
 
     def final_batches(
         self, decode: Callable[[bytes], Any], *, sizes: Mapping[str, int] | None = None
-    ) -> Iterator[list[tuple[Place, Any]]]:
-        """The same, many at a time."""
+    ) -> Iterator[list[tuple[LinePosition, Any]]]:
+        """The final attempts in batches."""
         now = whole_sizes(self.path, segments(self.path)) if sizes is None else sizes
 
-        def lines() -> Iterator[Line]:
+        def lines() -> Iterator[LogLine]:
             return without_lost_episodes(self._whole_lines("rollouts", now))
 
         best = plain_contest(lambda: (lines for _, _, _, lines in self._line_batches(now)))
@@ -162,33 +171,33 @@ class RunReader:
         else:
             batches = self._plain_batches(decode, now)
         self.attempts = 0
-        for found in batches:
-            self.attempts += len(found)
-            yield [each for each in found if _is_final(each[1], best)] if best else found
+        for batch in batches:
+            self.attempts += len(batch)
+            yield [each for each in batch if _is_final(each[1], best)] if best else batch
 
-    def gradings(self, of: Fingerprint | None = None) -> Gradings:
+    def gradings(self, generation: Fingerprint | None = None) -> Gradings:
         """The gradings of the active generation, or `of` another, by attempt, in the order they were made.
 
         One of a group counts only while its members are the final attempts of the group's samples.
         """
-        found = Gradings(self._grading)
-        wanted = of or self.manifest.grading
+        gradings = Gradings(self._grading)
+        wanted = generation or self.manifest.grading
         if wanted is None:
-            return found
+            return gradings
         of_groups = False
-        for place, head in self.lines(decode_grading_head, name="scores"):
+        for position, head in self.lines(decode_grading_head, name="scores"):
             if (head.fingerprint, head.generation) == (wanted.hash, wanted.generation):
                 of_groups = of_groups or head.is_of_group
                 for member in head.members:
-                    found.add(member, place)
+                    gradings.add(member, position)
         if of_groups:
-            found.check_groups(self._groups_now())
-        return found
+            gradings.check_groups(self._groups_now())
+        return gradings
 
-    def _grading(self, place: Place) -> Grading | None:
-        """None for one that cannot be read: what it is of lacks that verdict, and is judged again."""
+    def _grading(self, position: LinePosition) -> Grading | None:
+        """None for a grading that cannot be read: its rollouts lack that verdict and are graded again."""
         try:
-            grading = decode_grading(self.line(place))
+            grading = decode_grading(self.line(position))
             members = len(grading.members)
             optional = (0, members)
             if not (
@@ -200,39 +209,41 @@ class RunReader:
             return grading
         except NOT_A_LINE as problem:
             self.unread_gradings += 1
-            _warn(f"{self.path / place.segment}: the line at byte {place.offset} is left out: {problem}")
+            _warn(
+                f"{self.path / position.segment}: the line at byte {position.offset} is left out: {problem}"
+            )
             return None
 
     def _groups_now(self) -> Memberships:
-        """Who belongs to each group now."""
-        found = Memberships()
+        """The members of each group now."""
+        memberships = Memberships()
         for _, head in self.finals(decode_member):
             if head.status in GRADABLE and head.sample < self.samples and head.agent != OPPONENT:
-                found.add(head.group, (head.id, head.attempt))
-        return found
+                memberships.add(head.group, (head.id, head.attempt))
+        return memberships
 
-    def line(self, place: Place) -> bytes:
-        file = self._open.get(place.segment)
+    def line(self, position: LinePosition) -> bytes:
+        file = self._open.get(position.segment)
         if file is None:
-            file = self._open[place.segment] = (self.path / place.segment).open("rb")
-        file.seek(place.offset)
+            file = self._open[position.segment] = (self.path / position.segment).open("rb")
+        file.seek(position.offset)
         return file.readline()
 
-    def read(self, place: Place) -> Rollout:
-        """One rollout as it was written, its task's row in it."""
-        return self.at(place, lambda line: self.with_row(decode_rollout(line)))
+    def read(self, position: LinePosition) -> Rollout:
+        """One rollout as it was written, with its task's row."""
+        return self.at(position, lambda line: self.with_row(decode_rollout(line)))
 
-    def at(self, place: Place, decode: Callable[[bytes], T]) -> T:
-        """The line there, decoded. StoreError: it cannot be."""
+    def at(self, position: LinePosition, decode: Callable[[bytes], T]) -> T:
+        """The line at a position, decoded. Raises StoreError if it cannot be."""
         try:
-            return decode(self.line(place))
+            return decode(self.line(position))
         except NOT_A_LINE as problem:
             raise StoreError(
-                f"{self.path / place.segment}: the line at byte {place.offset} is not a rollout: {problem}"
+                f"{self.path / position.segment}: the line at byte {position.offset} is not a rollout: {problem}"
             ) from None
 
     def with_row(self, rollout: Rollout) -> Rollout:
-        """A row too large for the line is read from tasks.jsonl."""
+        """The rollout with its task's row, which is read from tasks.jsonl if it was too large for the line."""
         if rollout.task.data is not None:
             return rollout
         if self._task_offsets is None:
@@ -245,13 +256,13 @@ class RunReader:
         return msgspec.structs.replace(rollout, task=msgspec.structs.replace(rollout.task, data=row.data))
 
     def ordered(self, *, final: bool = True) -> Iterator[Rollout]:
-        """Rollouts as they were written, by (task.index, sample, attempt); lines that cannot be read are warned of."""
-        order = _Order()
-        for place, head in self.finals() if final else self.heads():
-            order.add(place, head)
+        """Rollouts as they were written, by (task.index, sample, attempt). Unreadable lines give warnings."""
+        order = LineOrder()
+        for position, head in self.finals() if final else self.heads():
+            order.add(position, head)
         self.warn_of_bad_lines()
-        for place in order:
-            rollout = self.readable(place)
+        for position in order:
+            rollout = self.readable(position)
             if rollout is not None:
                 yield rollout
 
@@ -260,10 +271,10 @@ class RunReader:
         for bad in self.bad_lines:
             _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
 
-    def readable(self, place: Place) -> Rollout | None:
-        """As `read`; one that cannot be read is warned of."""
+    def readable(self, position: LinePosition) -> Rollout | None:
+        """As `read`, but an unreadable rollout gives a warning and None."""
         try:
-            return self.read(place)
+            return self.read(position)
         except StoreError as problem:
             _warn(f"left out: {problem}")
             return None
@@ -285,8 +296,8 @@ class RunReader:
                 f"{self.path / segment} was replaced while it was read, as a merge does; run the command again"
             ) from None
 
-    def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[Line]:
-        """Every line that is whole."""
+    def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[LogLine]:
+        """Every line that ends in a newline."""
         for segment in segments(self.path, name):
             end = None if sizes is None else sizes.get(segment, 0)
             offset = 0
@@ -294,30 +305,24 @@ class RunReader:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n") or (end is not None and offset >= end):
                         break
-                    yield Line(segment, number, offset, line)
+                    yield LogLine(segment, number, offset, line)
                     offset += len(line)
 
 
 def _is_final(line: Any, best: Contest) -> bool:
-    """Whether a line wins its slot; from then on, no other does."""
+    """Whether a line is the final attempt of its slot. After that no other line of the slot is."""
     id = line.id.encode()
     if id in best:
         if rank(line.status, line.attempt) < best[id]:
             return False
-        best[id] = (True, line.attempt + 1)  # given out: no other line ranks as high
+        best[id] = (True, line.attempt + 1)  # yielded: no other line ranks as high
     return True
 
 
-def _batches(lines: Iterable[tuple[Place, T]]) -> Iterator[list[tuple[Place, T]]]:
-    found = iter(lines)
-    while batch := list(islice(found, BATCH_LINES)):
+def _batches(lines: Iterable[tuple[LinePosition, T]]) -> Iterator[list[tuple[LinePosition, T]]]:
+    remaining = iter(lines)
+    while batch := list(islice(remaining, BATCH_LINES)):
         yield batch
-
-
-def segments(run: Path, name: str = "rollouts") -> list[str]:
-    """The files that make up a log: one, or one a writer."""
-    found = {*run.glob(f"{name}.jsonl"), *run.glob(f"{name}.*.jsonl")}
-    return sorted(file.name for file in found)
 
 
 def load(run: str | Path, *, attempts: str = "final") -> Iterator[Rollout]:
@@ -336,32 +341,6 @@ def _ordered(reader: RunReader, *, final: bool) -> Iterator[Rollout]:
     with reader:
         for rollout in ordered:
             yield reader.folded(rollout, gradings)
-
-
-class _Order:
-    """Places in the order of (task.index, sample, attempt), then of the id, or of the seats of an episode: forty bytes
-    each, sorted piece by piece."""
-
-    def __init__(self) -> None:
-        self._places = Places()
-        self._pieces: dict[int, array[int]] = {}  # by task.index in thousands, five numbers a place
-
-    def add(self, place: Place, head: Head) -> None:
-        index = head.task.index
-        piece = self._pieces.setdefault(index >> 10, array("Q"))
-        if head.seat is None:
-            start = int.from_bytes(head.id.encode()[:8].ljust(8, b"\0"), "big")
-        else:
-            start = int.from_bytes(head.group.encode()[:6].ljust(6, b"\0"), "big") << 16 | min(
-                head.seat, 65535
-            )
-        piece.extend((index, head.sample, head.attempt, start, self._places.packed(place)))
-
-    def __iter__(self) -> Iterator[Place]:
-        for number in sorted(self._pieces):
-            piece = self._pieces.pop(number)
-            for *_, packed in sorted(zip(*(piece[field::5] for field in range(5)), strict=True)):
-                yield self._places.place(packed)
 
 
 def _warn(message: str) -> None:

@@ -1,4 +1,4 @@
-"""The past of a run: what its log says of a plan. What is done, what was tried, what is to be graded."""
+"""The resume state of a run: which slots of a plan its logs show as done or tried, and which rollouts lack a verdict."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from windrow.store.folding import expected_group_scorers, expected_scorers, is_u
 from windrow.store.gradings import Gradings
 from windrow.store.ledger_index import LedgerIndex
 from windrow.store.line_heads import Head
-from windrow.store.line_places import Place, Places
+from windrow.store.line_positions import LinePosition, LinePositions
+from windrow.store.manifest import Fingerprint
 from windrow.store.rank_progress import Redo
-from windrow.store.reader import RunReader, segments
+from windrow.store.reader import RunReader
 from windrow.store.resume_index import SegmentIndex
-from windrow.store.run_directory import Fingerprint
+from windrow.store.segments import segments
 from windrow.store.verdict_index import VerdictIndex, Verdicts
 from windrow.store.where import parse_where
 from windrow.tasks.plan import Ledger, PackedLedger, Plan, Slot
 from windrow.util.disk import Disk
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 
 class ResumeState:
-    """What earlier calls have left. With `groups`, the settled members of groups are found again: `members` gives
-    them. `indexed`: what depends on the plan is taken from this writer's indexes, too."""
+    """The state that earlier calls left behind, once `read_logs` has been called.
+
+    With `groups`, the rollouts that settled a group before this call are remembered, and `group_members` returns them.
+    With `indexed`, the part that depends on the plan is also taken from this writer's indexes.
+    """
 
     def __init__(
         self,
@@ -41,120 +45,126 @@ class ResumeState:
         writer: str | None = None,
     ) -> None:
         self.ledger = Ledger(len(plan))
-        self.to_grade = Places()
-        self.ungraded = 0
-        self.lost: list[str] = []  # what is to be run again, since its line cannot be read
-        self.indexes: dict[str, SegmentIndex] = {}  # by segment, as `learn` has read them
+        self.ungraded_lines = LinePositions()
+        self.ungraded_count = 0
+        self.unreadable_lines: list[str] = []  # one message per slot that is run again because of its line
+        self.indexes: dict[str, SegmentIndex] = {}  # by segment, as `read_logs` has read them
         self._reader = reader
         self._indexed = indexed
         self._writer = writer
-        self._entered: tuple[LedgerIndex, PackedLedger] | None = None  # to be kept
+        self._entered: tuple[LedgerIndex, PackedLedger] | None = None  # still to be saved
         self._gradings: Gradings | None = None
-        self._verdict_index: VerdictIndex | None = None  # where everything is settled
+        self._verdict_index: VerdictIndex | None = None  # only where every slot is settled
         self._plan = plan
         self._samples = plan.samples
         self._groups = groups
-        self._positions: Index | None = None  # by group, once one is asked for
+        self._positions: HashIndex | None = None  # by group, once one is asked for
         self._members: array[int] | None = None  # by slot: 1 + where its line stands, or 0
-        self._unjudged_groups: dict[int, None] = {}  # by position, in the order they were found
+        self._ungraded_groups: dict[int, None] = {}  # by position, in log order
         self._known_group: str | None = None
         self._known_position = 0
 
-    def read(self, place: Place) -> Rollout:
+    def read(self, line_position: LinePosition) -> Rollout:
         """A rollout of an earlier call, with the scores that count now."""
         assert self._reader is not None
         assert self._gradings is not None
-        return self._reader.folded(self._reader.read(place), self._gradings)
+        return self._reader.folded(self._reader.read(line_position), self._gradings)
 
-    def members(self, group: str) -> list[Rollout]:
+    def group_members(self, group: str) -> list[Rollout]:
         """The rollouts that settled the slots of a group before this call."""
         position = self._position(group) if self._members is not None else None
         if self._members is None or position is None:
             return []
         first = position * self._samples
-        found = self._members[first : first + self._samples]
         return [
-            rollout for place in found if place for rollout in self._seats(self.to_grade.place(place - 1))
+            rollout
+            for packed in self._members[first : first + self._samples]
+            if packed
+            for rollout in self._seats(self.ungraded_lines.unpack(packed - 1))
         ]
 
-    def unjudged_groups(self) -> Iterator[str]:
-        """Groups that were settled before this call, and lack a verdict."""
-        for position in self._unjudged_groups:
+    def ungraded_groups(self) -> Iterator[str]:
+        """Groups that were settled before this call and lack a verdict."""
+        for position in self._ungraded_groups:
             yield self._plan.group(position)
 
     @property
-    def unjudged_group_count(self) -> int:
-        return len(self._unjudged_groups)
+    def ungraded_group_count(self) -> int:
+        return len(self._ungraded_groups)
 
-    def missing(self, rollout: Rollout, expected: Sequence[str]) -> tuple[str, ...]:
-        """The scorers whose verdict it lacks."""
+    def missing_scorers(self, rollout: Rollout, expected: Sequence[str]) -> tuple[str, ...]:
+        """The scorers whose verdict the rollout lacks."""
         gradings = self._gradings.of(rollout.key) if self._gradings is not None else []
         return missing_scorers(rollout, expected, gradings)
 
-    def is_judged(self, slot: Slot) -> bool:
-        """Whether an attempt that the log does not have was judged: its line was lost, and its number is not given
-        again, or its verdicts would be taken for those of another."""
+    def has_verdicts(self, slot: Slot) -> bool:
+        """Whether there are verdicts on this attempt although the log lacks its line. Its number must not be used again:
+        the verdicts would be taken for those of the new attempt."""
         gradings = self._gradings
         if not gradings:  # None, or empty
             return False
         ids = (slot.id, rollout_id(slot.group, slot.sample, 0))
         return any((id, slot.attempt) in gradings for id in ids)
 
-    def judged(self, rollout: Rollout, gradings: Sequence[Grading]) -> None:
-        """Gradings were made just now: they count when the rollout is read again, with its group."""
+    def add_gradings(self, rollout: Rollout, gradings: Sequence[Grading]) -> None:
+        """Add gradings that were just made, so that they count when the rollout is read again with its group."""
         if self._members is not None and self._gradings is not None:
             self._gradings.extend(rollout.key, gradings)
 
-    def _seats(self, place: Place) -> list[Rollout]:
-        """The rollouts of an episode, which begins there: one, or one a seat, one after the other."""
+    def _seats(self, line_position: LinePosition) -> list[Rollout]:
+        """The rollouts of the episode that begins at this line: one, or one per seat, on consecutive lines."""
         assert self._reader is not None
-        found = [self.read(place)]
-        for _ in range(1, found[0].seats or 1):
-            place = Place(place.segment, place.offset + len(self._reader.line(place)))
-            found.append(self.read(place))
-        return found
+        rollouts = [self.read(line_position)]
+        for _ in range(1, rollouts[0].seats or 1):
+            size = len(self._reader.line(line_position))
+            line_position = LinePosition(line_position.segment, line_position.offset + size)
+            rollouts.append(self.read(line_position))
+        return rollouts
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.__exit__()
 
-    def learn(self, grading: Fingerprint | None, redo: Redo | None) -> None:
-        """Go through what the log has beyond its indexes, and through all of it only for a redo, for what lacks a verdict,
-        and for groups that are to be completed."""
+    def read_logs(self, grading: Fingerprint | None, redo: Redo | None) -> None:
+        """Read the lines that the indexes do not cover yet. The whole log is read only for a redo, for rollouts that may
+        lack a verdict, and for groups that this call is to complete."""
         reader = self._reader
         assert reader is not None
-        unjudged = False
+        unverified = False
         for index in reader.indexes():
             self.indexes[index.segment] = index
-            unjudged = unjudged or _may_lack_verdicts(index, grading)
+            unverified = unverified or _may_lack_verdicts(index, grading)
         self._enter(reader.path)
-        if unjudged and redo is None and self._was_judged(reader, grading):
+        if unverified and redo is None and self._was_judged(reader, grading):
             return
         self._gradings = reader.gradings()
         reopened = self._chosen(reader, redo) if redo is not None else {}
         for number, attempt in reopened.items():
             self.ledger.reopen(number, attempt)
         self.ledger.forget_done_attempts()
-        if unjudged or (self._groups and self.ledger.done_count and self.ledger.pending_count):
+        if unverified or (self._groups and self.ledger.done_count and self.ledger.pending_count):
             self._find_leftovers(reader, grading, reopened)
         if self._members is None:
             self._positions = None
 
     def save_indexes(self, disk: Disk) -> None:
-        """Keep what was learned, for the next call."""
+        """Save what `read_logs` has found out, for the next call."""
         for index in self.indexes.values():
             index.save(disk)
         if self._entered is not None:
             ledger_index, ledger = self._entered
             ledger_index.save(ledger, disk)
             self._entered = None
-        if self._verdict_index is not None and not (len(self.to_grade) or self._unjudged_groups or self.lost):
+        if self._verdict_index is not None and not self._has_leftovers():
             assert self._reader is not None
             bad = [line for line in self._reader.bad_lines if line.segment not in self.indexes]
-            self._verdict_index.save(Verdicts(self.ungraded, bad), disk)
+            self._verdict_index.save(Verdicts(self.ungraded_count, bad), disk)
+
+    def _has_leftovers(self) -> bool:
+        return bool(len(self.ungraded_lines) or self._ungraded_groups or self.unreadable_lines)
 
     def _was_judged(self, reader: RunReader, grading: Fingerprint | None) -> bool:
-        """Whether everything is settled, and was seen to lack no verdict when the logs were as they are now."""
+        """Whether every slot is settled and an earlier call saw that no verdict is missing in these very logs."""
         if not self._indexed or self.ledger.pending_count:
             return False
         self._verdict_index = VerdictIndex(
@@ -165,31 +175,31 @@ class ResumeState:
             segments=self.indexes.values(),
             scores=segments(reader.path, "scores"),
         )
-        found = self._verdict_index.found()
-        if found is None:
+        verdicts = self._verdict_index.found()
+        if verdicts is None:
             return False
         self._verdict_index = self._positions = None
-        self.ungraded = found.ungraded
-        reader.note(found.bad_lines)
+        self.ungraded_count = verdicts.ungraded
+        reader.note(verdicts.bad_lines)
         return True
 
     def _enter(self, run: Path) -> None:
-        """Enter what the segments say of the plan in the ledger."""
-        known = [*self.indexes.values()]
+        """Enter the slots that the segments settle in the ledger."""
+        indexes = [*self.indexes.values()]
         ledger_index = None
-        if self._indexed and any(index.size for index in known):
-            ledger_index = LedgerIndex(run, self._writer, plan=self._plan.digest(), segments=known)
-            found = ledger_index.found()
-            if found is not None and found.is_of(len(self._plan)):
-                self.ledger = Ledger.unpack(found, len(self._plan))
+        if self._indexed and any(index.size for index in indexes):
+            ledger_index = LedgerIndex(run, self._writer, plan=self._plan.digest(), segments=indexes)
+            packed = ledger_index.found()
+            if packed is not None and packed.is_of(len(self._plan)):
+                self.ledger = Ledger.unpack(packed, len(self._plan))
                 return
-        for index in known:
+        for index in indexes:
             self._apply(index)
         if ledger_index is not None:
             self._entered = ledger_index, self.ledger.packed()
 
     def _apply(self, index: SegmentIndex) -> None:
-        """Enter what a segment says of the slots of the plan."""
+        """Enter the slots of the plan that one segment settles or tries."""
         samples, mark, find = self._samples, self.ledger.mark_all_done, self._position
         for group, first, bits in index.settled():
             position = find(group)
@@ -201,7 +211,7 @@ class ResumeState:
                 self.ledger.mark_tried(position * samples + sample, tried.attempt, again=tried.again)
 
     def _number(self, line: Head | Rollout) -> int | None:
-        """The slot of a line, if it is one of the plan's."""
+        """The number of a line's slot, or None if the plan does not have it."""
         if line.sample >= self._samples:
             return None
         if line.group != self._known_group:  # the lines of a group stand close together
@@ -213,12 +223,12 @@ class ResumeState:
 
     def _position(self, group: str) -> int | None:
         if self._positions is None:
-            self._positions = Index.numbering(self._plan.groups(), len(self._plan.tasks))
+            self._positions = HashIndex.numbering(self._plan.groups(), len(self._plan.tasks))
         return self._positions.get(group)
 
     def _chosen(self, reader: RunReader, redo: Redo) -> dict[int, int]:
-        """`--redo`: what matched among the lines that stood there when it was asked for, and was not done since; each slot
-        with its highest attempt."""
+        """The slots that `--redo` reopens, each with its highest attempt: those that matched among the lines that were in
+        the log when the redo began, and were not done again since."""
         assert self._gradings is not None
         where = parse_where(redo.where)
         chosen: set[int] = set()
@@ -229,21 +239,21 @@ class ResumeState:
                 if where(msgspec.to_builtins(folded)):
                     chosen.add(number)
         highest = dict.fromkeys(chosen, 0)
-        for place, head in reader.heads():
+        for line_position, head in reader.heads():
             number = self._number(head)
             if number not in chosen:
                 continue
             highest[number] = max(head.attempt, highest[number])
-            if head.done and place.offset >= redo.sizes.get(place.segment, 0):
+            if head.done and line_position.offset >= redo.sizes.get(line_position.segment, 0):
                 chosen.discard(number)
         return {number: highest[number] for number in chosen}
 
     def _find_leftovers(
         self, reader: RunReader, grading: Fingerprint | None, reopened: Container[int]
     ) -> None:
-        """Settled rollouts that lack a verdict, and those that a group will need: of a slot that is reopened, what it
-        has until it is done again."""
-        for place, head in reader.finals():
+        """Find the settled rollouts that lack a verdict, and those that a group will need. A slot that is reopened
+        contributes its old rollout until it is done again."""
+        for line_position, head in reader.finals():
             number = self._number(head)
             if number is None or not head.done:
                 continue
@@ -253,28 +263,28 @@ class ResumeState:
             if self._groups and not head.seat:
                 if self._members is None:
                     self._members = array("Q", bytes(8 * len(self._plan)))
-                self._members[number] = 1 + self.to_grade.packed(place)
-            if settled and grading is None:  # only its environment could have scored it
-                self.ungraded += is_ungraded(head)
-            elif settled and grading is not None and _unjudged(head, grading):
+                self._members[number] = 1 + self.ungraded_lines.packed(line_position)
+            if settled and grading is None:  # only its environment can score it
+                self.ungraded_count += is_ungraded(head)
+            elif settled and grading is not None and _lacks_grade(head, grading):
                 try:
-                    self._find_missing(place, number - head.sample, grading)
+                    self._find_missing(line_position, number - head.sample, grading)
                 except StoreError as problem:
-                    self.lost.append(str(problem))
+                    self.unreadable_lines.append(str(problem))
                     self.ledger.reopen(number, head.attempt)
                     if self._members is not None:
                         self._members[number] = 0
 
-    def _find_missing(self, place: Place, first: int, grading: Fingerprint) -> None:
-        """What a rollout lacks, whose group begins at the slot `first`."""
-        rollout = self.read(place)
-        missing = self.missing(rollout, expected_scorers(grading.of, rollout.env))
+    def _find_missing(self, line_position: LinePosition, first: int, grading: Fingerprint) -> None:
+        """Note the verdicts that a rollout lacks. Its group begins at the slot `first`."""
+        rollout = self.read(line_position)
+        missing = self.missing_scorers(rollout, expected_scorers(grading.of, rollout.env))
         of_groups = expected_group_scorers(grading.of, rollout.env)
         if any(name not in of_groups for name in missing):
-            self.to_grade.append(place)
+            self.ungraded_lines.append(line_position)
         if any(name in of_groups for name in missing) and not self._is_open(first):
-            self._unjudged_groups[first // self._samples] = None
-        self.ungraded += is_ungraded(rollout)
+            self._ungraded_groups[first // self._samples] = None
+        self.ungraded_count += is_ungraded(rollout)
 
     def _is_open(self, first: int) -> bool:
         """Whether this call will run a slot of the group that begins there."""
@@ -282,10 +292,10 @@ class ResumeState:
 
 
 def _may_lack_verdicts(index: SegmentIndex, grading: Fingerprint | None) -> bool:
-    """Whether the lines alone do not say how all that they settle was graded; of other seats it is not known."""
+    """Whether the lines of a segment do not tell by themselves that every settled rollout has its verdicts."""
     return index.ungraded or index.seats or (grading is not None and not index.gradings <= {grading.hash})
 
 
-def _unjudged(head: Head, grading: Fingerprint | None) -> bool:
-    """Whether a line alone does not say how it was graded."""
+def _lacks_grade(head: Head, grading: Fingerprint | None) -> bool:
+    """Whether a line does not tell by itself that the rollout has its verdicts."""
     return is_ungraded(head) or (grading is not None and head.grading != grading.hash)

@@ -156,10 +156,10 @@ class SegmentIndex:
         self._add(attempts_of(self._heads(file)))
 
     def _restore(self, file: IO[bytes]) -> None:
-        found = read_derived(self._run, _name(self.segment), _Stored)
-        if found is None:
+        derived = read_derived(self._run, _name(self.segment), _Stored)
+        if derived is None:
             return
-        (stored, written_ns), stamp = found, self._stamp
+        (stored, written_ns), stamp = derived, self._stamp
         assert stamp is not None
         untouched = stored.content.is_untouched(stamp, written_ns)
         if not untouched and not stored.content.begins(file):

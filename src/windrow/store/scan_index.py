@@ -29,8 +29,8 @@ class Findings(msgspec.Struct, frozen=True, array_like=True):
     unanswered_problems: tuple[list[BadRow], int]
 
     def __post_init__(self) -> None:
-        told = (*self.unanswered[0], *self.unanswered_problems[0])
-        if not all((row.where + row.problem).isprintable() for row in told):
+        problems = (*self.unanswered[0], *self.unanswered_problems[0])
+        if not all((row.where + row.problem).isprintable() for row in problems):
             raise ValueError("a problem is no text that we write")
 
 
@@ -57,7 +57,7 @@ class ScanIndex(msgspec.Struct, frozen=True):
 def kept_scan(runs: Iterable[Path], key: str) -> KeptScan | None:
     """What one of these runs has kept of a pass that went by the same."""
     for run in runs:
-        found = read_derived(run, NAME, KeptScan)
-        if found is not None and found[0].key == key:
-            return found[0]
+        derived = read_derived(run, NAME, KeptScan)
+        if derived is not None and derived[0].key == key:
+            return derived[0]
     return None

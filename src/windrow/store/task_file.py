@@ -19,8 +19,9 @@ from windrow.store.index_files import read_derived, worth_keeping, write_derived
 from windrow.store.log import Log
 from windrow.tasks.plan import TaskList
 from windrow.util.disk import Disk
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
+TASKS = "tasks.jsonl"
 WRITE_BYTES = 1 << 20
 INDEX = "tasks.index"
 
@@ -126,11 +127,11 @@ class TaskFile:
         """
         self._tasks = tasks
         digest = tasks.digest()
-        found = read_derived(self.path.parent, INDEX, _Adopted)
-        if found is not None and found[0].tasks == digest and found[0].content == self._content():
-            offsets = array("Q", found[0].offsets)
+        stored = read_derived(self.path.parent, INDEX, _Adopted)
+        if stored is not None and stored[0].tasks == digest and stored[0].content == self._content():
+            offsets = array("Q", stored[0].offsets)
             if len(offsets) == len(tasks):
-                self._offsets, self.bad_lines = offsets, found[0].bad_lines
+                self._offsets, self.bad_lines = offsets, stored[0].bad_lines
                 return
         self._find_or_append(tasks)
         if worth_keeping(self.path.stat().st_size):
@@ -165,9 +166,9 @@ class TaskFile:
     def close(self) -> None:
         self._file.close()
 
-    def _known(self) -> Index:
+    def _known(self) -> HashIndex:
         """Where each task stands. A bad line is counted and left: its task is appended anew."""
-        known = Index()
+        known = HashIndex()
         for number, (offset, line) in enumerate(read_known(self.path), 1):
             if line is None:
                 self.bad_lines.append(number)

@@ -62,9 +62,9 @@ class VerdictIndex:
         if self._stored is None:
             return None
         stored = self._stored[0]
-        known = {name: (content.size, content.checksum) for name, content in stored.scores.items()}
+        before = {name: (content.size, content.checksum) for name, content in stored.scores.items()}
         now = {name: (content.size, content.checksum) for name, content in self._scores.items()}
-        return stored.verdicts if stored.key == self._key and known == now else None
+        return stored.verdicts if stored.key == self._key and before == now else None
 
     def save(self, verdicts: Verdicts, disk: Disk) -> None:
         """Keep what was found, unless the scores are too short."""
@@ -75,7 +75,7 @@ class VerdictIndex:
         """What a log of scores holds now; one that nobody has touched is not read."""
         with (self._run / segment).open("rb", buffering=READ_BYTES) as file:
             if self._stored is not None and segment in self._stored[0].scores:
-                known = self._stored[0].scores[segment]
-                if known.is_untouched(stamp_of(os.fstat(file.fileno())), self._stored[1]):
-                    return known
+                stored = self._stored[0].scores[segment]
+                if stored.is_untouched(stamp_of(os.fstat(file.fileno())), self._stored[1]):
+                    return stored
             return content_of(file)

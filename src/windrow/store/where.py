@@ -67,14 +67,14 @@ def _term(part: str) -> Where:
 def _unknown_field(path: str) -> str | None:
     """What is wrong with a field that no rollout has."""
     first, _, rest = path.partition(".")
-    known = Rollout.__struct_fields__
-    if first not in known:
-        return f"a rollout has no field {path!r}{nearest(first, known)}"
+    fields = Rollout.__struct_fields__
+    if first not in fields:
+        return f"a rollout has no field {path!r}{nearest(first, fields)}"
     if not rest or first in _FREE:
         return None
     second = rest.partition(".")[0]
-    known = _PARTS[first].__struct_fields__ if first in _PARTS else ()
-    return None if second in known else f"a rollout has no field {path!r}{nearest(second, known)}"
+    fields = _PARTS[first].__struct_fields__ if first in _PARTS else ()
+    return None if second in fields else f"a rollout has no field {path!r}{nearest(second, fields)}"
 
 
 def _lookup(value: Json, path: list[str]) -> Json:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from windrow.config import DatasetConfig, RunConfig, expand, nearest
 from windrow.errors import UsageError
 from windrow.records import Json
-from windrow.tasks.row_formats import ForeignRows, form_of
+from windrow.tasks.row_formats import ForeignRows, format_of
 from windrow.tasks.rows import BadRow, Row, Rows
 
 OFFSET_BITS = 48  # of a place in one file; what is above says which file
@@ -122,5 +122,5 @@ def _driven(row: dict[str, Json], agent: str | None) -> dict[str, Json]:
     """The row with its agent: its own, else its data set's."""
     if agent is None:
         return row
-    form = form_of(row)
-    return form.with_agent(row, agent) if form is not None else {"agent": agent, **row}
+    row_format = format_of(row)
+    return row_format.with_agent(row, agent) if row_format is not None else {"agent": agent, **row}

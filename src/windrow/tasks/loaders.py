@@ -5,6 +5,7 @@
     tasks.csv, tasks.tsv                a header line, then one row a line; all values are text
     tasks.parquet                       extra `parquet`
     hf:NAME[:CONFIG][@REVISION]         extra `hf`; also hf:./directory
+    NAME:…                              the loader NAME of an integration
     module:function                     a function that yields dicts; it is given `split` if it takes it
 
 A file that exists wins over `module:function`.
@@ -19,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from windrow.errors import UsageError
-from windrow.registry import BRIDGES, resolve
+from windrow.registry import declared, resolve
 from windrow.tasks.rows import Rows, open_rows
 from windrow.tasks.spool import Found, SpooledRows
-
-FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, hf:NAME, reasoning-gym:NAME, gymnasium:NAME, textarena:NAME, module:function, or - for standard input"
 
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
@@ -38,12 +37,18 @@ def open_source(path: str, *, split: str | None) -> tuple[Rows, str]:
 
         return open_hub(path, split=split)
     package, colon, _ = path.partition(":")
-    if colon and package in BRIDGES["loader"] and not file.exists():
+    if colon and package in declared("loaders") and not file.exists():
         opened: tuple[Rows, str] = resolve("loader", package, {})(path)
         return opened
     if is_function(path):
         return _open_function(path, split), path
     return _open_file(path), file.stem
+
+
+def describe_sources() -> str:
+    """The kinds of paths that tasks are read from, for help and errors."""
+    named = ", ".join(f"{name}:NAME" for name in ("hf", *declared("loaders")))
+    return f"a .jsonl, .json, .csv, .tsv or .parquet file, {named}, module:function, or - for standard input"
 
 
 def is_function(path: str) -> bool:

@@ -1,6 +1,6 @@
 """Prompt templates: a YAML file with `system`, `user` and few-shot `messages`, rendered with each row's fields.
 
-Jinja in its sandbox; or, as NeMo Gym has them, Python's `{field}` placeholders. Which of both is seen by the text, and may be
+Jinja in its sandbox; or, Python's `{field}` placeholders. Which of both is seen by the text, and may be
 said: `placeholders: jinja | format`. A variable that the row does not have is an error, found for every row before the run.
 """
 
@@ -18,7 +18,7 @@ from windrow.config import nearest
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
 from windrow.records import Json
-from windrow.tasks.row_formats import form_of
+from windrow.tasks.row_formats import format_of
 
 FIELDS = ("system", "user", "messages", "placeholders")
 _JINJA = re.compile(r"\{\{[-+]?\s*[\w\"'(\[]|\{[%#]")  # what begins an expression, a statement or a comment
@@ -63,8 +63,8 @@ class PromptTemplate:
             raise ValueError(
                 f"the row has ready-made 'messages', which the prompt template {self.name} would replace"
             )
-        form = form_of(row)
-        if form is not None and form.has_input(row):
+        row_format = format_of(row)
+        if row_format is not None and row_format.has_input(row):
             raise ValueError(
                 f"the row has an input of its own, which the prompt template {self.name} would replace"
             )

@@ -1,97 +1,124 @@
-"""Rows of other systems, taken as they are: what of a row is its task, what it opens with, what it asks of the sampling,
-what it is called, and which environment of ours plays it.
+"""Rows of other systems, taken as they are: which part of a row is its task, the messages that it opens with, the
+sampling that it asks for, its name, and the environment that plays it.
 
-A system is known by a field that only its rows have; what knows its form is imported when such a row comes up. A row
-may be numbered there. The number of its task is its index here, and the rows of one task are that task once: as many as
-there are, so many samples they stand for.
+An integration declares a format under a field that its rows have; the format is imported when such a row comes up. Rows
+of other systems may be numbered. The number of a task is its index here, and rows with the number of one task are one
+task, with as many samples as there are rows.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from windrow.errors import UsageError
 from windrow.identity import digest
 from windrow.records import Json
-from windrow.registry import ROW_FORMS
+from windrow.registry import integrations, load
 from windrow.tasks.rows import BadRow, Row, RowFile, Rows
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 WEB = "web"
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """How a row is numbered: its task, and which of the task's rollouts it is."""
+    """The numbers of a row: of its task, and among the task's rollouts."""
 
     task: int | None = None
     rollout: int | None = None
-    seeded: bool = False  # whether the number of the rollout was its seed, too
+    seeded: bool = False  # whether the number of the rollout was its seed as well
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What a draw goes by: rows of one `unique` ask the same; `site` is the host that a task is on."""
+    """The properties that a draw goes by: rows with the same `unique` ask the same; `site` is the host of a task."""
 
     unique: str
     difficulty: float | None = None
     site: str | None = None
 
 
-class RowForm(Protocol):
-    """What knows the rows of one system."""
-
-    def is_row(self, row: Mapping[str, Json]) -> bool: ...
-    def split_row(self, row: Mapping[str, Json]) -> tuple[dict[str, Json], Marks]: ...
-    def with_agent(self, row: Mapping[str, Json], agent: str) -> dict[str, Json]: ...
-    def has_input(self, row: Mapping[str, Json]) -> bool: ...
-    def opening_of(self, row: Mapping[str, Json]) -> list[dict[str, Any]]: ...
-    def sampling_of(self, row: Mapping[str, Json]) -> dict[str, Json]: ...
-    def unheeded(self, row: Mapping[str, Json]) -> list[str]: ...
-    def env_of(self, row: Mapping[str, Json]) -> str | None: ...
-    def limits_of(self, row: Mapping[str, Json], split: str | None) -> dict[str, int]: ...
-    def owns_env(self, row: Mapping[str, Json]) -> bool: ...
-    def key_of(self, row: Mapping[str, Json]) -> str | None: ...
-    def traits_of(self, row: Mapping[str, Json]) -> Traits | None: ...
+Fields = Mapping[str, Json]
 
 
-def form_of(row: Mapping[str, Json]) -> RowForm | None:
-    """What knows this row, if it is of another system."""
-    for field, module in ROW_FORMS.items():
+def _as_it_is(row: Fields) -> tuple[dict[str, Json], Marks]:
+    return dict(row), Marks()
+
+
+def _with_agent_field(row: Fields, agent: str) -> dict[str, Json]:
+    return {"agent": agent, **row}
+
+
+def _id_field(row: Fields) -> str | None:
+    return str(row["id"]) if row.get("id") is not None else None
+
+
+class RowFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """How the rows of one system are read. The defaults are those of a row of ours.
+
+    Functions raise ValueError with what is wrong with a row; `is_row` raises nothing.
+    """
+
+    is_row: Callable[[Fields], bool]  # a row with the declared field may still be another system's
+    opening_of: Callable[[Fields], list[dict[str, Any]]]  # the messages that an episode opens with
+    has_input: Callable[[Fields], bool] = lambda row: False  # whether the row has such messages itself
+    split_row: Callable[[Fields], tuple[dict[str, Json], Marks]] = _as_it_is  # the task, and its numbers
+    with_agent: Callable[[Fields, str], dict[str, Json]] = _with_agent_field  # unless the row names one
+    sampling_of: Callable[[Fields], dict[str, Json]] = lambda row: {}
+    unheeded: Callable[[Fields], list[str]] = lambda row: []  # requests that a policy of ours is not told of
+    env_of: Callable[[Fields], str | None] = lambda row: None  # None: any that is opened with messages
+    owns_env: Callable[[Fields], bool] = lambda row: False  # whether its field `env` means something else
+    limits_of: Callable[[Fields, str | None], dict[str, int]] = lambda row, split: {}  # given the split
+    key_of: Callable[[Fields], str | None] = _id_field
+    traits_of: Callable[[Fields], Traits | None] = lambda row: None  # None: by the names of its fields
+
+
+def format_of(row: Fields) -> RowFormat | None:
+    """The format of a row that is of another system."""
+    for field, target in _declared_formats():
         if field in row:
-            form = _form(module)
-            if form.is_row(row):
-                return form
+            row_format = _loaded(target)
+            if row_format.is_row(row):
+                return row_format
     return None
 
 
 @functools.cache
-def _form(module: str) -> RowForm:
-    return cast(RowForm, importlib.import_module(module))
+def _declared_formats() -> tuple[tuple[str, str], ...]:
+    """Fields and formats in the order of the integrations: two systems may have a field of the same name."""
+    return tuple(pair for integration in integrations() for pair in integration.row_formats.items())
+
+
+@functools.cache
+def _loaded(target: str) -> RowFormat:
+    row_format = load("row format", target)
+    if not isinstance(row_format, RowFormat):
+        raise UsageError(f"row format {target!r} is not a windrow.tasks.row_formats.RowFormat")
+    return row_format
 
 
 def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
-    """What a row asks of the sampling, in its own `sampling` or in the form of another system."""
-    own: dict[str, Json] = row.get("sampling") or {}
-    form = form_of(row)
-    return {**form.sampling_of(row), **own} if form is not None else own
+    """The sampling that a row asks for, in its own `sampling` or in the format of another system."""
+    sampling: dict[str, Json] = row.get("sampling") or {}
+    row_format = format_of(row)
+    return {**row_format.sampling_of(row), **sampling} if row_format is not None else sampling
 
 
 def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
     """The limits that a row of another system has there, by the names that they have in `limits`."""
-    form = form_of(row)
-    return form.limits_of(row, split) if form is not None else {}
+    row_format = format_of(row)
+    return row_format.limits_of(row, split) if row_format is not None else {}
 
 
 def traits_of(row: Mapping[str, Json]) -> Traits:
-    """What a row says of these, in the form of another system or by the names of its fields."""
-    form = form_of(row)
-    found = form.traits_of(row) if form is not None else None
-    if found is not None:
-        return found
+    """The traits of a row, in the format of another system or by the names of its fields."""
+    row_format = format_of(row)
+    traits = row_format.traits_of(row) if row_format is not None else None
+    if traits is not None:
+        return traits
     value = row.get("difficulty")
     difficulty = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     return Traits(digest(row), difficulty, host_of(row.get("start_url") or row.get("url")))
@@ -117,8 +144,8 @@ def env_of(rows: Rows | ForeignRows, *, as_they_are: bool = True) -> str | None:
 
 def usual_env(row: Mapping[str, Json]) -> str | None:
     """The environment that plays rows of the system that a row is of, unless the row names one."""
-    form = form_of(row) if own_env(row) is None else None
-    return form.env_of(row) if form is not None else None
+    row_format = format_of(row) if own_env(row) is None else None
+    return row_format.env_of(row) if row_format is not None else None
 
 
 def is_on_the_web(row: Mapping[str, Json]) -> bool:
@@ -129,19 +156,17 @@ def is_on_the_web(row: Mapping[str, Json]) -> bool:
 
 def own_env(row: Mapping[str, Json]) -> str | None:
     """The environment of ours that a row names, if it does: in rows of some systems the field is another thing."""
-    form = form_of(row)
-    if form is not None and form.owns_env(row):
+    row_format = format_of(row)
+    if row_format is not None and row_format.owns_env(row):
         return None
     env: str | None = row.get("env")
     return env
 
 
 def key_of(row: Mapping[str, Json]) -> str | None:
-    """What a row is called where it comes from: no two rows of other content are called the same."""
-    form = form_of(row)
-    if form is not None:
-        return form.key_of(row)
-    return str(row["id"]) if row.get("id") is not None else None
+    """The name of a row where it comes from: no two rows with different contents have the same."""
+    row_format = format_of(row)
+    return row_format.key_of(row) if row_format is not None else _id_field(row)
 
 
 class ForeignRows:
@@ -161,26 +186,26 @@ class ForeignRows:
     def __iter__(self) -> Iterator[Row | BadRow]:
         numbers = _Numbers()
         for row in self._rows:
-            form = form_of(row.data) if isinstance(row, Row) else None
-            if isinstance(row, BadRow) or form is None:
+            row_format = format_of(row.data) if isinstance(row, Row) else None
+            if isinstance(row, BadRow) or row_format is None:
                 yield row
                 continue
             try:
-                content, marks = form.split_row(row.data)
+                content, marks = row_format.split_row(row.data)
                 new = numbers.take(content, marks)
             except (ValueError, RecursionError) as problem:
                 yield BadRow(row.where, str(problem))
                 continue
             self.seeded = self.seeded or marks.seeded
-            self.unheeded.update(form.unheeded(content))
+            self.unheeded.update(row_format.unheeded(content))
             if new:
                 yield Row(row.index if marks.task is None else marks.task, row.where, row.offset, content)
         self.repeats = numbers.repeats()
 
     def read(self, offset: int) -> dict[str, Json]:
         row = self._rows.read(offset)
-        form = form_of(row)
-        return form.split_row(row)[0] if form is not None else row
+        row_format = format_of(row)
+        return row_format.split_row(row)[0] if row_format is not None else row
 
     def content_digest(self) -> str | None:
         """What the rows are read from; None where that cannot be told without reading them."""
@@ -194,9 +219,9 @@ class _Numbers:
     """The tasks that were numbered, each with its content and how many rows it has so far."""
 
     def __init__(self) -> None:
-        self._contents = Index()
+        self._contents = HashIndex()
         self._rows: dict[int, int] = {}
-        self._taken = Index("I")
+        self._taken = HashIndex("I")
         self._unnumbered = False
 
     def take(self, content: dict[str, Json], marks: Marks) -> bool:
@@ -210,7 +235,8 @@ class _Numbers:
         if marks.task is None:
             return True
         identity = int(digest(content)[:15], 16)
-        if (known := self._contents.get(marks.task)) is not None and known != identity:
+        earlier = self._contents.get(marks.task)
+        if earlier is not None and earlier != identity:
             raise ValueError(f"task {marks.task} has another content here than in an earlier row")
         if marks.rollout is not None:
             rollout = (marks.task, marks.rollout)
@@ -219,7 +245,7 @@ class _Numbers:
             self._taken.set(rollout, 1)
         self._contents.set(marks.task, identity)
         self._rows[marks.task] = self._rows.get(marks.task, 0) + 1
-        return known is None
+        return earlier is None
 
     def repeats(self) -> tuple[int, int] | None:
         return (min(self._rows.values()), max(self._rows.values())) if self._rows else None

@@ -4,26 +4,25 @@
              {criterion: "It is clear.", scale: [1, 5], weight: 2},  # from 1 to 5
              {criterion: "It names three causes.", points: 3}]       # from 0 to 3
 
-A row of tinker's rubric files is taken as it is: `rubric_items` with `rubric_str`, `extraction_regex` and
-`grader_output_format_instruction`. Its numbers stand for themselves: they are not scaled.
+An integration may read a rubric from another field of the row.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from windrow.records import Json
+from windrow.registry import declared, load
 
 YES_NO: Literal["yes/no"] = "yes/no"
 JSON = "json"
 TAGGED = r"(?i)<score>(.*?)</score>"
 CUT_OFF = "cut_off"  # what the score for a reply that was cut off is called: no criterion is
-TINKER_FORMAT_COEF = 0.1
 
 Scale = tuple[float, float] | Literal["yes/no"] | None
 
@@ -46,7 +45,7 @@ class Rubric(msgspec.Struct, frozen=True, kw_only=True):
     format_coef: float = 0.0
 
 
-class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _CriterionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     criterion: str
     name: str | None = None
     weight: float = 1.0
@@ -56,20 +55,19 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: str | None = None
 
 
-class _TinkerItem(msgspec.Struct, frozen=True, kw_only=True):
-    rubric_str: str
-    extraction_regex: str = r"<score>(.*)</score>"
-    grader_output_format_instruction: str = "End with a number from 0 to 1: <score>NUMBER</score>"
-
-
 def rubric_of(row: Mapping[str, Json]) -> Rubric | None:
     """The rubric that a row brings, if it does; ValueError says what is wrong with it."""
-    own, items = row.get("rubric"), row.get("rubric_items")
-    if own is not None and items is not None:
-        raise ValueError("both 'rubric' and 'rubric_items' are in the row; give one of them")
-    if own is not None:
-        return Rubric(criteria=read_criteria(own, "rubric"))
-    return None if items is None else _tinkers(items)
+    readers = declared("rubrics")
+    fields = [field for field in ("rubric", *readers) if row.get(field) is not None]
+    if len(fields) > 1:
+        raise ValueError(f"both {fields[0]!r} and {fields[1]!r} are in the row; give one of them")
+    if not fields:
+        return None
+    [field] = fields
+    if field == "rubric":
+        return Rubric(criteria=read_criteria(row[field], field))
+    rubric: Rubric = load("rubric", readers[field])(row[field])
+    return rubric
 
 
 def read_criteria(written: Json, where: str) -> tuple[Criterion, ...]:
@@ -100,7 +98,7 @@ def check_pattern(extract: str, where: str) -> None:
 
 def _criterion(item: Json, number: int, where: str) -> Criterion:
     try:
-        written = msgspec.convert({"criterion": item} if isinstance(item, str) else item, _Written)
+        written = msgspec.convert({"criterion": item} if isinstance(item, str) else item, _CriterionFields)
     except msgspec.ValidationError as problem:
         raise ValueError(f"{where}: {problem}") from None
     if not written.criterion.strip():
@@ -124,7 +122,7 @@ def _criterion(item: Json, number: int, where: str) -> Criterion:
     )
 
 
-def _scale(written: _Written, where: str) -> Scale:
+def _scale(written: _CriterionFields, where: str) -> Scale:
     if written.points is not None:
         if written.scale is not None:
             raise ValueError(f"{where}: give 'points' or 'scale', not both")
@@ -136,27 +134,3 @@ def check_scale(scale: Scale, where: str) -> Scale:
     if isinstance(scale, tuple) and not 0 < scale[1] - scale[0] < math.inf:
         raise ValueError(f"{where} must rise from its lowest number to its highest, found {list(scale)}")
     return scale
-
-
-def _tinkers(items: Json) -> Rubric:
-    if not isinstance(items, list) or not items:
-        raise ValueError("'rubric_items' must be a list of at least one item")
-    try:
-        read: Sequence[_TinkerItem] = msgspec.convert(items, list[_TinkerItem])
-    except msgspec.ValidationError as problem:
-        raise ValueError(f"'rubric_items': {problem}") from None
-    for number, item in enumerate(read):
-        check_pattern(item.extraction_regex, f"rubric_items[{number}]: 'extraction_regex'")
-    return Rubric(
-        criteria=tuple(
-            Criterion(
-                name=str(number),
-                text=item.rubric_str,
-                scale=None,
-                extract=item.extraction_regex,
-                format=item.grader_output_format_instruction,
-            )
-            for number, item in enumerate(read, 1)
-        ),
-        format_coef=TINKER_FORMAT_COEF,
-    )

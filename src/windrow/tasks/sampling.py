@@ -16,7 +16,7 @@ import msgspec
 from windrow.records import Json
 from windrow.tasks.row_formats import traits_of
 from windrow.tasks.sharding import shares
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 MADE_SEED_BITS = 31
 
@@ -56,7 +56,7 @@ class TraitTable:
         self._difficulties = array("d")
         self._sites = array("I")
         self._hosts: dict[str | None, int] = {}
-        self._seen = Index()
+        self._seen = HashIndex()
         self._repeated: set[int] = set()
 
     def watch(self, row: Mapping[str, Json]) -> None:

@@ -20,7 +20,7 @@ from windrow.tasks.occurrences import DIGEST_BYTES, Identities
 from windrow.tasks.row_formats import key_of, limits_of, own_env, sampling_of
 from windrow.tasks.row_problems import list_problems
 from windrow.tasks.rows import BadRow, Row, Rows
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 # Raises ValueError with what is wrong with a row for the environment it is meant for.
 RowCheck = Callable[[Mapping[str, Json]], None]
@@ -195,7 +195,7 @@ def scan(
     data set's own.
     """
     source = Source(rows, name=name, split=split, source_of=source_of)
-    occurrences, ids = Index(), Index()  # how often a digest came up; which task has an id
+    occurrences, ids = HashIndex(), HashIndex()  # how often a digest came up; which task has an id
     taken: dict[int, tuple[str, int]] = {}  # invalid rows whose id belongs to the task at that position
     for row in rows:
         if isinstance(row, BadRow):

@@ -14,6 +14,7 @@ import msgspec
 
 from windrow.config import BlocklistConfig, DrawConfig, LoadedConfig, expand
 from windrow.errors import UsageError
+from windrow.tasks.blocklist import read_blocklist, time_of
 from windrow.tasks.sampling import (
     Category,
     Draw,
@@ -25,6 +26,7 @@ from windrow.tasks.sampling import (
 )
 from windrow.tasks.scan import Selection, Source
 
+TRAIN = "train"  # the split that a blocklist is for
 EXAMPLE = (
     "draw: {how: ratio, n: 100, ratio: {easy: {range: [1, 3], weight: 2}, hard: {range: [7, 99], weight: 1}}}"
 )
@@ -77,9 +79,6 @@ class Chooser:
         config, pass_ = self._run.blocklist, self._run.pass_
         if config.path is None:
             return Draw(pass_=pass_), []
-        from windrow.integrations.webgym.blocklist import read_blocklist
-        from windrow.integrations.webgym.rows import TRAIN
-
         if source.split is None:
             raise UsageError(
                 "--blocklist is for training: give --split train (tasks of a test are never left out)"
@@ -202,8 +201,6 @@ def _check_ratio(draw: DrawConfig) -> None:
 def _at(config: BlocklistConfig) -> datetime:
     if config.at is None:
         return datetime.now(UTC)
-    from windrow.integrations.webgym.blocklist import time_of
-
     try:
         return time_of(config.at)
     except ValueError as problem:

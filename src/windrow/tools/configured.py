@@ -32,10 +32,10 @@ def make_toolbox(run: RunConfig, functions: Sequence[Tool], redactor: Redactor) 
 
 
 def _function(name: str) -> Tool:
-    found = resolve("tool", name, {})
-    if not (isinstance(found, Tool) or callable(found)):
+    part = resolve("tool", name, {})
+    if not (isinstance(part, Tool) or callable(part)):
         raise UsageError(f"tool {name!r} is neither a function nor a windrow.Tool")
-    return as_tool(found)
+    return as_tool(part)
 
 
 def _mcp(config: ToolConfig, where: str, redactor: Redactor) -> ToolSource:

@@ -58,5 +58,5 @@ def parse_docstring(text: str) -> Docstring:
                 continue
         if name is not None:
             arguments[name] = f"{arguments[name]} {line.strip()}".strip()
-    said = {name: description for name, description in arguments.items() if description}
-    return Docstring("\n".join(lines[:start]).strip(), said)
+    described = {name: description for name, description in arguments.items() if description}
+    return Docstring("\n".join(lines[:start]).strip(), described)

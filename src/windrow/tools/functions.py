@@ -38,9 +38,9 @@ def tool(
     return function_tool(function, name=name, description=description)
 
 
-def as_tool(given: Tool | Callable[..., Any]) -> Tool:
+def as_tool(tool: Tool | Callable[..., Any]) -> Tool:
     """A Tool as it is, a function made into one."""
-    return given if isinstance(given, Tool) else function_tool(given)
+    return tool if isinstance(tool, Tool) else function_tool(tool)
 
 
 def function_tool(
@@ -69,14 +69,14 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, tuple[Any,
         signature = inspect.signature(function)
     except (NameError, TypeError, ValueError) as problem:
         raise UsageError(f"tool {name!r}: its signature cannot be read: {problem}") from None
-    found: dict[str, tuple[Any, Any]] = {}
+    hinted: dict[str, tuple[Any, Any]] = {}
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UsageError(f"tool {name!r}: parameter {parameter.name!r} cannot be given by its name alone")
         if parameter.name not in hints:
             raise UsageError(f"tool {name!r}: parameter {parameter.name!r} has no type hint")
-        found[parameter.name] = (hints[parameter.name], parameter.default)
-    return found
+        hinted[parameter.name] = (hints[parameter.name], parameter.default)
+    return hinted
 
 
 def _accepted(parameters: dict[str, tuple[Any, Any]], name: str) -> type[msgspec.Struct]:
@@ -122,10 +122,12 @@ def _schema(
 def _validated(function: Callable[..., Any], accepted: type[msgspec.Struct], name: str) -> Callable[..., Any]:
     def fitting(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            given = msgspec.convert(arguments, accepted)
+            converted = msgspec.convert(arguments, accepted)
         except msgspec.ValidationError as problem:
             raise ToolError(f"the arguments of {name!r} do not fit: {problem}") from None
-        return {field: value for field in arguments if (value := getattr(given, field)) is not msgspec.UNSET}
+        return {
+            field: value for field in arguments if (value := getattr(converted, field)) is not msgspec.UNSET
+        }
 
     if inspect.iscoroutinefunction(function):
 

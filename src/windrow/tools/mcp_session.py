@@ -129,8 +129,8 @@ class McpSession:
         except BaseException as problem:
             if not self._ready.done():
                 cause = _cause(problem)
-                said = self._failure(f"does not start: {_why(cause)}", kind="mcp_start")
-                self._ready.set_exception(cause if isinstance(cause, ToolError) else said)
+                failure = self._failure(f"does not start: {_why(cause)}", kind="mcp_start")
+                self._ready.set_exception(cause if isinstance(cause, ToolError) else failure)
                 self._ready.exception()  # nobody may be waiting
             if not isinstance(problem, Exception | asyncio.CancelledError):
                 raise
@@ -146,16 +146,16 @@ class McpSession:
         return self._process.connect()
 
     async def _list(self) -> tuple[Tool, ...]:
-        found: list[Tool] = []
+        tools: list[Tool] = []
         cursor: str | None = None
         while True:
             page = await self._client.list_tools(cursor=cursor)
-            found += [self._tool(listed) for listed in page.tools]
-            if len(found) > MAX_TOOLS:
+            tools += [self._tool(listed) for listed in page.tools]
+            if len(tools) > MAX_TOOLS:
                 raise self._failure(f"lists more than {MAX_TOOLS} tools", kind="mcp_list")
             cursor = page.next_cursor
             if not cursor:
-                return tuple(found)
+                return tuple(tools)
 
     def _tool(self, listed: Any) -> Tool:
         """A tool as the server lists it, held against what a policy can be shown."""

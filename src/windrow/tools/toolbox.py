@@ -71,14 +71,14 @@ class Toolbox:
 
     def identity(self) -> dict[str, Json]:
         """Empty where there are no tools and no filter, so that it changes no fingerprint."""
-        found: dict[str, Json] = {}
+        parts: dict[str, Json] = {}
         if self._sources:
-            found["tools"] = [source.identity() for source in self._sources]
+            parts["tools"] = [source.identity() for source in self._sources]
         if self._filter.allow:
-            found["allow_tools"] = list(self._filter.allow)
+            parts["allow_tools"] = list(self._filter.allow)
         if self._filter.deny:
-            found["deny_tools"] = list(self._filter.deny)
-        return found
+            parts["deny_tools"] = list(self._filter.deny)
+        return parts
 
     async def open(self) -> None:
         """Open every source; whatever cannot serve the run is an error before its first episode."""
@@ -96,12 +96,12 @@ class Toolbox:
     async def episode(self) -> AsyncIterator[tuple[tuple[str, Tool], ...]]:
         """The tools of one episode, each with where it comes from, before the filter."""
         async with AsyncExitStack() as stack:
-            found: list[tuple[str, Tool]] = []
+            tools: list[tuple[str, Tool]] = []
             for source in self._sources:
-                found += [(source.label, tool) for tool in await stack.enter_async_context(source.episode())]
-            if clash := _clash((label, tool.name) for label, tool in found):
+                tools += [(source.label, tool) for tool in await stack.enter_async_context(source.episode())]
+            if clash := _clash((label, tool.name) for label, tool in tools):
                 raise EnvError(clash, kind="tool_clash", retryable=False)
-            yield tuple(found)
+            yield tuple(tools)
 
     def offer(
         self, run_tools: Sequence[tuple[str, Tool]], env_tools: Sequence[Tool], denied: Sequence[str] = ()
@@ -113,8 +113,8 @@ class Toolbox:
         if clash := _clash((label, tool.name) for label, tool in everything):
             raise EnvError(clash, kind="tool_clash", retryable=False)
         tools = {tool.name: tool for _, tool in everything if self._filter.permits(tool.name)}
-        known = {tool.name for _, tool in everything} | set(denied)
-        return Offer(tools, frozenset(known - tools.keys()))
+        names = {tool.name for _, tool in everything} | set(denied)
+        return Offer(tools, frozenset(names - tools.keys()))
 
 
 def _clash(names: Iterable[tuple[str, str]]) -> str | None:

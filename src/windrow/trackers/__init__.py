@@ -1,5 +1,5 @@
-"""Experiment trackers: what a run says in numbers, and its rollouts, sent to where a team looks.
+"""Experiment trackers: the metrics of a run, and its rollouts, sent to W&B, MLflow or TensorBoard.
 
-Everything here happens once the rollouts are on disk. Whatever goes wrong is a warning: no run is lost for it, and no exit
-code changes. Each tracker's package is imported when the tracker is named.
+Trackers run once the rollouts are on disk. A failure gives a warning: it loses no run and changes no exit code. Each
+tracker's package is imported when the tracker is named. The numbers themselves are computed in `stats`.
 """

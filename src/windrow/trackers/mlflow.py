@@ -55,9 +55,9 @@ class MlflowTracker:
         from mlflow.entities import Metric
 
         moment = int(time.time() * 1000)
-        found = [Metric(metric_name(name), value, moment, self._step) for name, value in numbers.items()]
-        for start in range(0, len(found), AT_ONCE):
-            self._client.log_batch(self._id, metrics=found[start : start + AT_ONCE])
+        metrics = [Metric(metric_name(name), value, moment, self._step) for name, value in numbers.items()]
+        for start in range(0, len(metrics), AT_ONCE):
+            self._client.log_batch(self._id, metrics=metrics[start : start + AT_ONCE])
 
     def rollouts(self, lines: Iterator[str]) -> None:
         """A table as MLflow's `load_table` reads it, by way of a file: only one rollout is held at a time."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from windrow.records import encode
-from windrow.stats.metrics import AgentEntry, Metrics, survey
+from windrow.stats.metrics import AgentEntry, Metrics, measure_run
+from windrow.store.manifest import read_manifest
 from windrow.store.reader import load
-from windrow.store.run_directory import read_manifest
 from windrow.trackers.base import Report, Tracker
 from windrow.trackers.names import Named, missing
 from windrow.util.redaction import Redactor
@@ -55,7 +55,7 @@ async def track(
     if not ready:
         return
     try:
-        metrics = metrics or (await asyncio.to_thread(survey, run)).metrics
+        metrics = metrics or (await asyncio.to_thread(measure_run, run)).metrics
         report = _report(run, metrics)
     except Exception as problem:
         say(f"nothing was sent to {', '.join(named.name for named, _ in ready)}: {problem}")
@@ -166,29 +166,29 @@ def rollout_lines(run: Path, redactor: Redactor) -> Iterator[str]:
 
 def flat(metrics: Metrics) -> dict[str, float]:
     """Every number of every agent under `<agent>/<metric>`, the key metrics under `key_metrics/<agent>/<metric>` too."""
-    found: dict[str, float] = {}
+    numbers_by_name: dict[str, float] = {}
     for entry in metrics.agents:
         for name, value in _agent_numbers(entry).items():
-            found[f"{entry.agent}/{name}"] = value
+            numbers_by_name[f"{entry.agent}/{name}"] = value
         for name, number in entry.key_metrics.items():
             if number is not None:
-                found[f"key_metrics/{entry.agent}/{name}"] = number
-    return found
+                numbers_by_name[f"key_metrics/{entry.agent}/{name}"] = number
+    return numbers_by_name
 
 
 def _agent_numbers(entry: AgentEntry) -> dict[str, float]:
     metrics = entry.agent_metrics
-    found: dict[str, float] = {name: n for name, n in entry.key_metrics.items() if n is not None}
-    found["tasks"] = metrics.tasks
+    numbers_by_name: dict[str, float] = {name: n for name, n in entry.key_metrics.items() if n is not None}
+    numbers_by_name["tasks"] = metrics.tasks
     for name, spread in metrics.spread.items():
         for part in ("n", "mean", "std", "min", "median", "max"):
             if (value := getattr(spread, part)) is not None:
-                found[f"{part}/{name}"] = value
+                numbers_by_name[f"{part}/{name}"] = value
     for kind in ("status", "stop", "grade", "errors"):
-        found |= {f"rate/{kind}/{name}": rate for name, rate in getattr(metrics, kind).rate.items()}
+        numbers_by_name |= {f"rate/{kind}/{name}": rate for name, rate in getattr(metrics, kind).rate.items()}
     for env, numbers in metrics.aggregate.items():
-        found |= {f"aggregate/{env}/{name}": value for name, value in numbers.items()}
-    return found
+        numbers_by_name |= {f"aggregate/{env}/{name}": value for name, value in numbers.items()}
+    return numbers_by_name
 
 
 def _report(run: Path, metrics: Metrics) -> Report:

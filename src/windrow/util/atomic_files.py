@@ -1,7 +1,7 @@
-"""A file that appears whole or not at all.
+"""Files that appear whole or not at all.
 
-It is written under another name beside its own and renamed at the end. A kill leaves the draft behind; the next export
-to the same path takes it over.
+A file is written as a draft beside its path and renamed at the end. A kill leaves the draft behind; the next export to
+the same path takes it over.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def draft_of(out: Path) -> Path:
 
 
 @contextlib.contextmanager
-def drafted(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A file to write. It is called `out` once the block is left, and gone if that is by an exception."""
+def atomic_file(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """A file to write. It appears at `out` when the block ends, and is removed if the block raises."""
     _check_free(out, overwrite=overwrite)
     draft = draft_of(out)
     try:
@@ -34,7 +34,7 @@ def drafted(out: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                _check_free(out, overwrite=overwrite)  # it may have come to be meanwhile
+                _check_free(out, overwrite=overwrite)  # another process may have written it meanwhile
                 Disk().rename(draft, out)
             except BaseException:
                 draft.unlink(missing_ok=True)
@@ -53,11 +53,11 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
 
 
 def _locked(draft: Path, out: Path) -> BinaryIO:
-    """The draft, opened anew and held by this process alone."""
+    """The draft, emptied and locked by this process."""
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever held it may have renamed it between our opening and our locking: then it is no draft any more.
+        # The process that held it may have renamed it after we opened it: then this is no longer the draft.
         if not draft.exists() or not os.path.samestat(os.fstat(descriptor), draft.stat()):
             raise BlockingIOError
         os.ftruncate(descriptor, 0)

@@ -1,4 +1,4 @@
-"""Large bytes, such as screenshots: kept once, by the hash of their content, beside the records that name them.
+"""Large bytes, such as screenshots: stored once, under the hash of their content, beside the records that name them.
 
 A message names an image by a part {blob, media_type, width, height}; a model is shown the image itself.
 """
@@ -16,7 +16,7 @@ from windrow.errors import StoreError
 from windrow.records import Json, Message
 
 NAME_CHARS = 64
-CACHE_CHARS = 64_000_000  # of images in base64: some five hundred screenshots
+CACHE_CHARS = 64_000_000  # of images in base64: about five hundred screenshots
 
 
 def name_of_blob(data: bytes) -> str:
@@ -24,10 +24,10 @@ def name_of_blob(data: bytes) -> str:
 
 
 class Blobs:
-    """Where an episode puts large bytes, and finds them again.
+    """The store of an episode's large bytes.
 
-    The images that were put or shown last are kept as data URLs, too: a window of screenshots is sent again with every turn,
-    and none of them is read, checked and encoded again for that.
+    The images used last are also cached as data URLs: a window of screenshots is sent again with every turn, and should not
+    be read, checked and encoded again each time.
     """
 
     def __init__(self) -> None:
@@ -35,34 +35,36 @@ class Blobs:
         self._room = CACHE_CHARS
 
     async def put(self, data: bytes) -> str:
-        """Keep these bytes; the name that gives them back. What a rollout names is durable before the rollout is."""
+        """Store these bytes and return their name. A blob that a rollout names is durable before the rollout is."""
         raise NotImplementedError
 
     async def get(self, name: str) -> bytes:
-        """The bytes of this name, whole; StoreError where they are missing or damaged."""
+        """The bytes of this name; StoreError if they are missing or damaged."""
         raise NotImplementedError
 
     async def image(self, data: bytes, media_type: str, width: int, height: int) -> dict[str, Json]:
-        """Keep an image; the part of a message's content that names it."""
+        """Store an image; returns the part of a message's content that names it."""
         name = await self.put(data)
         if self._cached(name, media_type) is None:
             self._encoded(name, media_type, data)
         return {"blob": name, "media_type": media_type, "width": width, "height": height}
 
     async def data_url(self, name: str, media_type: str) -> str:
-        """The image of this name as a data URL; StoreError where it is missing or damaged."""
-        found = self._cached(name, media_type)
-        return found if found is not None else self._encoded(name, media_type, await self.get(name))
+        """The image of this name as a data URL; StoreError if it is missing or damaged."""
+        url = self._cached(name, media_type)
+        return url if url is not None else self._encoded(name, media_type, await self.get(name))
 
     def _cached(self, name: str, media_type: str) -> str | None:
-        found = self._urls.get((name, media_type))
-        if found is not None:
+        url = self._urls.get((name, media_type))
+        if url is not None:
             self._urls.move_to_end((name, media_type))
-        return found
+        return url
 
     def _encoded(self, name: str, media_type: str, data: bytes) -> str:
         url = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
-        self._room += len(self._urls.pop((name, media_type), ""))  # whoever else missed it meanwhile
+        self._room += len(
+            self._urls.pop((name, media_type), "")
+        )  # another caller may have encoded it meanwhile
         self._room -= len(url)
         self._urls[name, media_type] = url
         while self._room < 0:
@@ -71,21 +73,21 @@ class Blobs:
 
 
 class MemoryBlobs(Blobs):
-    """The blobs of episodes that nobody stores."""
+    """The blobs of episodes that are not stored, in memory."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[str, bytes] = {}
+        self._data: dict[str, bytes] = {}
 
     async def put(self, data: bytes) -> str:
         name = name_of_blob(data)
-        self._kept[name] = data
+        self._data[name] = data
         return name
 
     async def get(self, name: str) -> bytes:
-        if name not in self._kept:
+        if name not in self._data:
             raise StoreError(f"there is no blob {name}")
-        return self._kept[name]
+        return self._data[name]
 
 
 def blobs_in(messages: Iterable[Message]) -> Iterator[str]:
@@ -100,7 +102,7 @@ def is_blob(part: Json) -> bool:
 
 
 async def shown(messages: Sequence[Message], blobs: Blobs) -> tuple[Message, ...]:
-    """The messages as a model is to see them: each image itself, as a data URL, where the record has its name."""
+    """The messages as a model sees them: each image is a data URL, where the record has its name."""
     return tuple(
         [
             message

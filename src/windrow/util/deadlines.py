@@ -1,4 +1,4 @@
-"""Deadlines by the thousand, of which hardly any expires: those of one length share a timer.
+"""Cheap deadlines: those of one length share a timer, since thousands are set and hardly any expires.
 
 Every model call and every scorer has a deadline. `asyncio.timeout` starts and cancels a timer for each, which costs more
 than sending the request does. Deadlines of one length expire in the order in which they began, so one timer, set for the
@@ -52,7 +52,9 @@ class Deadline:
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._join(_Queue(self._loop, self._left_s, shared=False))  # hardly any other has as much left
+            self._join(
+                _Queue(self._loop, self._left_s, shared=False)
+            )  # other deadlines hardly ever have the same time left
 
     def expire(self) -> None:
         self._expired = True
@@ -71,8 +73,8 @@ def is_expiry(cancelled: asyncio.CancelledError) -> bool:
 class _Queue:
     """The deadlines of one length on one loop, oldest first.
 
-    The timer is not stopped when a deadline is met: it finds nothing to do, or the next one to wait for. One that is not
-    shared is stopped: judges resume deadlines by the thousand, each with another time left.
+    The timer is not stopped when a deadline is met: when it fires, it finds nothing to do or waits for the next deadline. The
+    timer of a queue that is not shared is stopped: judges resume thousands of deadlines, each with another time left.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, *, shared: bool = True) -> None:
@@ -88,13 +90,13 @@ class _Queue:
             self._timer = self.loop.call_at(expires_at, self._check)
 
     def remove(self, deadline: Deadline) -> float | None:
-        """When it would have expired; None if it has, or is not here."""
+        """The time at which it would have expired; None if it has expired or is not in this queue."""
         if not self._shared and self._timer is not None:
             self._timer.cancel()
         return self._expires_at.pop(deadline, None)
 
     def _check(self) -> None:
-        """Let those expire whose time is up, then wait for the next."""
+        """Expire the deadlines whose time is up, then wait for the next one."""
         self._timer = None
         now = self.loop.time()
         while self._expires_at:
@@ -108,7 +110,7 @@ class _Queue:
             del _queues[self._limit_s]
 
 
-_queues: dict[float, _Queue] = {}  # by length; a loop that finds another's makes its own
+_queues: dict[float, _Queue] = {}  # by length; a loop replaces a queue of another loop
 
 
 def _queue_of(limit_s: float, loop: asyncio.AbstractEventLoop) -> _Queue:

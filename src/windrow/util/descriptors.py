@@ -1,14 +1,14 @@
-"""File descriptors: a connection an episode, and the system's limit on them."""
+"""The system's limit on open files: each episode needs a connection."""
 
 from __future__ import annotations
 
 import resource
 
-SPARE = 256  # for files, pipes and whatever an environment opens
+SPARE = 256  # for files, pipes and the descriptors of environments
 
 
 def make_room(episodes: int) -> str | None:
-    """Raise this process's soft limit so that each episode may have its connection; what is wrong where it cannot be."""
+    """Raise this process's soft limit so that each episode can have a connection; a warning if that is impossible."""
     wanted = episodes + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

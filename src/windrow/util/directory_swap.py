@@ -1,6 +1,7 @@
-"""A run directory replaced whole: the new files are written beside the old ones, made durable, then moved in.
+"""A directory whose files are replaced together: new files are written beside the old ones, made durable, then moved in.
 
-Killed before they are ready, nothing has happened. Killed after, the next writer moves the rest in before it reads.
+After a kill before they are ready, the old files stand. After a kill later on, the next writer moves in the rest before
+it reads.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ READY = ".merge.ready"
 GONE = "gone.json"
 
 
-class Swap:
-    """New files for the run at `path`, whose lock the caller holds. They are written in `folder`, a run of the same name."""
+class DirectorySwap:
+    """New files for the directory `path`, whose lock the caller holds. They are written in `folder`, which has its name."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self._path = path
@@ -33,12 +34,12 @@ class Swap:
         shutil.rmtree(self._draft, ignore_errors=True)
 
     def commit(self, gone: Iterable[str]) -> None:
-        """Put the new files, which are durable each, in the place of the old ones; `gone` are left without a successor."""
+        """Replace the old files by the new ones, each of which is durable already. The files `gone` are removed."""
         self._disk.replace(self._draft / GONE, msgspec.json.encode(sorted(gone)))
         self._disk.sync_directory(self.folder)
         self._disk.sync_directory(self._draft)
         self._disk.rename(self._draft, self._path / READY)
-        finish(self._path, self._disk)
+        finish_swap(self._path, self._disk)
 
 
 def is_unfinished(path: Path) -> bool:
@@ -46,17 +47,17 @@ def is_unfinished(path: Path) -> bool:
     return (path / READY).is_dir()
 
 
-def finish(path: Path, disk: Disk) -> None:
-    """Move in what a swap has made ready; again, if it was cut short on the way."""
+def finish_swap(path: Path, disk: Disk) -> None:
+    """Move in the files that a swap has made ready. Safe to repeat after a kill."""
     ready = path / READY
     if not ready.is_dir():
         return
     for folder in ready.iterdir():
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
             disk.rename(file, path / file.name)
-    listed = ready / GONE
-    if listed.exists():
-        for name in msgspec.json.decode(listed.read_bytes(), type=list[str]):
+    gone_list = ready / GONE
+    if gone_list.exists():
+        for name in msgspec.json.decode(gone_list.read_bytes(), type=list[str]):
             (path / name).unlink(missing_ok=True)
     disk.sync_directory(path)  # before the list is lost
     shutil.rmtree(ready)

@@ -1,6 +1,6 @@
 """The file layer: the few calls through which the store reaches the disk.
 
-The store makes its promises in terms of these, so that a test can take its place and lose what was never synced.
+The store keeps its promises through these calls alone, so that a test can replace them and lose all that was not synced.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 class Disk:
     def open(self, path: Path) -> int:
-        """A descriptor for reading and appending; the file is made if need be, and its name is durable."""
+        """A descriptor for reading and appending. A missing file is made; its name is durable."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            # Also for a file that is there already: its maker may have been killed before it came to this.
+            # Also for an existing file: its maker may have been killed before this call.
             self.sync_directory(path.parent)
         except BaseException:
             os.close(descriptor)
@@ -53,7 +53,7 @@ class Disk:
         self.rename(draft, path)
 
     def put(self, path: Path, pieces: Iterable[bytes]) -> None:
-        """The same for what can be made again: readers see all of it or what was there, but a power cut may tear it."""
+        """As `replace`, for a file that can be made again: readers see the old or the new file, but a power cut may tear it."""
         draft = _draft(path)
         try:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -71,9 +71,22 @@ class Disk:
         os.replace(old, new)
         self.sync_directory(new.parent)
 
+    def make_directory(self, path: Path) -> None:
+        """Make `path` and its missing parents, each durable in the one above it."""
+        existed = path.is_dir()
+        if not path.parent.is_dir():
+            self.make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        try:
+            # Also for an existing one: its maker may have been killed before this call.
+            self.sync_directory(path.parent)
+        except PermissionError:
+            if not existed:
+                raise
+
 
 def process_name() -> str:
-    """This process among all that may write in a directory: in containers that share one, all may have one number."""
+    """A name for this process among all that may write in a directory. Containers that share one may share process ids."""
     return f"{os.getpid()}-{socket.gethostname()[:64]}"
 
 

@@ -1,7 +1,7 @@
-"""Freezing: what is recorded is a copy that nobody can change later, and it is JSON.
+"""Frozen copies: a record holds JSON that no user code can change later.
 
-Non-finite numbers are refused, since JSON has none; half a surrogate pair, which is not Unicode, is replaced by
-U+FFFD and counted.
+Non-finite numbers are refused, since JSON has none. Half a surrogate pair, which is not Unicode, is replaced by U+FFFD and
+counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Freezer:
         return text
 
     def value(self, value: Any, what: str) -> Json:
-        """A deep copy of a JSON value; ValueError says where something else was found."""
+        """A deep copy of a JSON value; ValueError says which part is not JSON."""
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int):
@@ -68,7 +68,7 @@ class Freezer:
     def message(
         self, message: Message | Mapping[str, Any], origin: Origin, turn: int | None = None
     ) -> Message:
-        """A message of ours or in the usual dict form, copied; ValueError says what is wrong with it."""
+        """A copy of a message, which may be a `Message` or a dict; ValueError says what is wrong with it."""
         role: Any
         if isinstance(message, Message):
             role, content, calls = message.role, message.content, message.tool_calls
@@ -101,7 +101,7 @@ class Freezer:
         )
 
     def reply(self, content: str | None, calls: Sequence[Call], reasoning: str | None, turn: int) -> Message:
-        """What the policy said."""
+        """The message of a policy's reply."""
         return Message(
             role="assistant",
             content=self.optional(content),
@@ -124,7 +124,7 @@ class Freezer:
 
 
 def copied(value: Json) -> Json:
-    """A JSON value that shares nothing mutable with `value`: what is handed out may be spoilt, the record not."""
+    """A JSON value that shares nothing mutable with `value`, for user code that may change it."""
     if isinstance(value, dict):
         return {key: item if type(item) in _SCALARS else copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
@@ -143,7 +143,7 @@ def copied_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     )
 
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})  # nothing in them can be changed
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # immutable
 _MESSAGE_FIELDS = {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning"}
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
@@ -155,7 +155,7 @@ def finite(value: float, what: str) -> float:
 
 
 def number(value: Any, what: str) -> float:
-    """A finite number, booleans and scalars of array libraries included."""
+    """A finite number. Booleans and scalars of array libraries count as numbers."""
     if isinstance(value, bool):
         return float(value)
     if hasattr(value, "item") and callable(value.item):

@@ -1,8 +1,8 @@
-"""User coroutines under guard: one that holds up the loop is named, one that will not be cancelled is left behind.
+"""Guards around user coroutines: one that holds up the loop is named, one that ignores its cancellation is left behind.
 
-An environment, an agent, a tool or a scorer shares the loop with every other episode. What it does between two
-`await`s is timed. One that holds up the loop twice is told to the user, by name and once: the first time may be an
-import. A cancellation must end it; one that goes on all the same is given a moment to clean up, and then closed.
+An environment, an agent, a tool or a scorer shares the loop with every other episode. Each of its steps between two
+`await`s is timed. The user is warned of one that holds up the loop twice, by name and only once: the first time may be
+an import. A cancelled coroutine gets a moment to clean up; if it still goes on, it is closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from windrow.registry import name_of
 from windrow.util.deadlines import is_expiry
 
 T = TypeVar("T")
@@ -27,7 +26,7 @@ CANCEL_GRACE_S = 1.0  # for what a cancelled coroutine still does
 
 
 class Watch:
-    """Of one run: who held up the loop, and whom it is told to."""
+    """Counts which user code held up the loop of one run, and warns of it."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -35,7 +34,7 @@ class Watch:
         self._noticed_at = 0.0
 
     def spent(self, who: str, began: float, advice: str) -> None:
-        """`who` had the loop to itself since `began`, too long. What is noticed inside is not noticed again outside."""
+        """`who` held the loop since `began`, which was too long. A block noticed in an inner coroutine counts only once."""
         now = time.monotonic()
         if self._noticed_at > began:
             return
@@ -52,7 +51,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 def watch_with(warn: Callable[[str], None]) -> None:
-    """From here on in this task and those it starts, who holds up the loop is told to `warn`."""
+    """From now on, in this task and in those that it starts, `warn` is called for code that holds up the loop."""
     _watch.set(Watch(warn))
 
 
@@ -68,10 +67,11 @@ def is_ours(kind: type) -> bool:
 
 
 def guarded_method(owner: Any, method: str, work: Awaitable[T]) -> Awaitable[T]:
-    """What a method of a user's object does, under guard; what comes with Windrow needs none."""
-    if is_ours(type(owner)):
+    """A call of a method of a user's object, under guard. Windrow's own objects need none."""
+    kind = type(owner)
+    if is_ours(kind):
         return work
-    return guarded(work, f"{name_of(type(owner))}.{method}()")
+    return guarded(work, f"{kind.__module__}:{kind.__qualname__}.{method}()")
 
 
 def guarded(
@@ -84,14 +84,14 @@ def guarded(
 def _driven(work: types.CoroutineType[Any, Any, T], who: str, advice: str) -> Generator[Any, Any, T]:
     """`await work`, step by step."""
     step: Callable[[Any], Any] = work.send
-    given: Any = None
-    ending: _Ending | None = None
+    sent: Any = None
+    ending: _CancelledEnd | None = None
     cancelling = _cancelling()
     try:
         while True:
             began = time.monotonic()
             try:
-                waits_for = step(given)
+                waits_for = step(sent)
             except StopIteration as finished:
                 result: T = finished.value
                 return result
@@ -101,17 +101,17 @@ def _driven(work: types.CoroutineType[Any, Any, T], who: str, advice: str) -> Ge
             if ending is not None and ending.over:
                 raise ending.cancelled
             try:
-                given = yield waits_for
+                sent = yield waits_for
                 step = work.send
             except asyncio.CancelledError as cancelled:
                 if ending is None or ending.averted:
-                    ending = _Ending(cancelled, cancelling)
-                ending.come()
-                step, given = work.throw, cancelled
+                    ending = _CancelledEnd(cancelled, cancelling)
+                ending.cancelled_again()
+                step, sent = work.throw, cancelled
             except GeneratorExit:
                 raise
             except BaseException as problem:
-                step, given = work.throw, problem
+                step, sent = work.throw, problem
     finally:
         if ending is not None:
             ending.clear()
@@ -123,15 +123,15 @@ def _cancelling() -> int:
     return 0 if task is None else task.cancelling()
 
 
-class _Ending:
-    """A coroutine that was cancelled: its time to clean up, after which it is cancelled again and then left.
+class _CancelledEnd:
+    """The end of a cancelled coroutine: it has a moment to clean up, then it is cancelled again and left.
 
     A cancellation that has been taken back by then was the coroutine's own, such as that of an `asyncio.timeout` in it:
-    it goes on. Nobody takes a deadline of ours back.
+    it goes on. A deadline of ours cannot be taken back.
     """
 
     def __init__(self, cancelled: asyncio.CancelledError, cancelling: int) -> None:
-        """`cancelling`: how often the task was cancelled before the coroutine began."""
+        """`cancelling`: the number of cancellations of the task before the coroutine began."""
         self.cancelled = cancelled
         self.over = False
         self.averted = False
@@ -140,7 +140,7 @@ class _Ending:
         self._timer = asyncio.get_running_loop().call_later(CANCEL_GRACE_S, self._again)
         self._ours = 0
 
-    def come(self) -> None:
+    def cancelled_again(self) -> None:
         self.over = self._ours > 0
 
     def clear(self) -> None:
@@ -163,4 +163,4 @@ def _close(work: types.CoroutineType[Any, Any, Any]) -> None:
     try:
         work.close()
     except RuntimeError:
-        pass  # it ignores even this; it is never asked again
+        pass  # it ignores even this; it is never resumed

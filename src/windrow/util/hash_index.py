@@ -1,4 +1,4 @@
-"""From names to numbers in little memory: some 40 bytes an entry where a dict of strings takes 200."""
+"""Maps names to numbers in little memory: some 40 bytes per entry, where a dict of strings takes 200."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Literal
 _FULL = 2 / 3
 _LOW_BITS = 10
 _LOW = (1 << _LOW_BITS) - 1
-_KEPT = 0xFFFFFFFF
+_HIGH = 0xFFFFFFFF
 
 
-class Index:
-    """A number for each of many names; nothing is ever taken out.
+class HashIndex:
+    """A number for each of many names. Entries are never removed.
 
-    A name is known by its 64-bit hash, which Python keys anew in every process: among a million names two share one
+    Only the 64-bit hash of a name is stored. Python keys it anew in every process: among a million names, two share a hash
     about once in forty million runs.
     """
 
     def __init__(self, numbers: Literal["I", "Q"] = "Q") -> None:
-        """`numbers` is the array's type: "I" for numbers that stay below four billion."""
+        """`numbers` is the type code of the array: "I" for numbers below four billion."""
         self._count = 0
         self._type = numbers
         self._make_room(1 << 10)
 
     @classmethod
-    def numbering(cls, names: Iterable[Hashable], count: int) -> Index:
-        """Names numbered from 0 on. There are about `count`; of one that comes up twice, the last number stands."""
+    def numbering(cls, names: Iterable[Hashable], count: int) -> HashIndex:
+        """Names numbered from 0, about `count` of them. A name that occurs twice has its last number."""
         index = cls("I")
         size = 1 << 10
         while size * _FULL <= count:
@@ -44,11 +44,11 @@ class Index:
     def get(self, name: Hashable) -> int | None:
         wanted = hash(name)
         hashes, numbers, mask = self._hashes, self._numbers, self._mask
-        place = wanted & mask
-        while number := numbers[place]:
-            if hashes[place] == wanted:
+        slot = wanted & mask
+        while number := numbers[slot]:
+            if hashes[slot] == wanted:
                 return number - 1
-            place = (place + 1) & mask
+            slot = (slot + 1) & mask
         return None
 
     def set(self, name: Hashable, number: int) -> None:
@@ -56,8 +56,8 @@ class Index:
         self.exchange(name, number)
 
     def exchange(self, name: Hashable, number: int) -> int | None:
-        """Set the number of a name; the one that it had before."""
-        if self._count >= self._most:
+        """Set the number of a name; returns its previous number."""
+        if self._count >= self._capacity:
             self._grow()
         before = self._put(hash(name), number + 1)
         if before:
@@ -66,19 +66,19 @@ class Index:
         return None
 
     def _put(self, wanted: int, number: int) -> int:
-        """What stood there before; 0: nothing."""
+        """Returns the previous entry; 0 if there was none."""
         hashes, numbers, mask = self._hashes, self._numbers, self._mask
-        place = wanted & mask
-        while (before := numbers[place]) and hashes[place] != wanted:
-            place = (place + 1) & mask
-        hashes[place], numbers[place] = wanted, number
+        slot = wanted & mask
+        while (before := numbers[slot]) and hashes[slot] != wanted:
+            slot = (slot + 1) & mask
+        hashes[slot], numbers[slot] = wanted, number
         return before
 
     def _make_room(self, size: int) -> None:
         self._mask = size - 1
-        self._most = int(size * _FULL)
+        self._capacity = int(size * _FULL)
         self._hashes = array("q", [0]) * size
-        self._numbers = array(self._type, [0]) * size  # one more than the number; 0: nothing stands here
+        self._numbers = array(self._type, [0]) * size  # the number plus one; 0 marks a free slot
 
     def _grow(self) -> None:
         hashes, numbers = self._hashes, self._numbers
@@ -88,8 +88,8 @@ class Index:
                 self._put(wanted, number)
 
 
-class Repeats:
-    """Finds which of many names came up more than once: four bytes a name, and a few too many rather than too few."""
+class DuplicateFinder:
+    """Finds the names that occur more than once, in four bytes per name. It may report a few names too many, never too few."""
 
     def __init__(self) -> None:
         self._buckets = [array("I") for _ in range(_LOW + 1)]
@@ -98,13 +98,13 @@ class Repeats:
         self.update((name,))
 
     def update(self, names: Iterable[Hashable]) -> None:
-        """Many names in one call, which costs a third of a call for each."""
+        """Add many names: a third of the cost of one call for each."""
         buckets = self._buckets
         for value in map(hash, names):
-            buckets[value & _LOW].append(value >> _LOW_BITS & _KEPT)
+            buckets[value & _LOW].append(value >> _LOW_BITS & _HIGH)
 
-    def found(self) -> RepeatedNames:
-        return RepeatedNames(
+    def duplicates(self) -> DuplicateNames:
+        return DuplicateNames(
             {
                 value << _LOW_BITS | number
                 for number, bucket in enumerate(self._buckets)
@@ -114,7 +114,7 @@ class Repeats:
         )
 
 
-class RepeatedNames:
+class DuplicateNames:
     def __init__(self, hashes: set[int]) -> None:
         self._hashes = hashes
 
@@ -122,4 +122,4 @@ class RepeatedNames:
         return bool(self._hashes)
 
     def __contains__(self, name: Hashable) -> bool:
-        return hash(name) & (_KEPT << _LOW_BITS | _LOW) in self._hashes
+        return hash(name) & (_HIGH << _LOW_BITS | _LOW) in self._hashes

@@ -1,7 +1,7 @@
-"""Secrets come from the environment and go into request headers, nowhere else.
+"""Redaction: secrets come from the environment and go into request headers, nowhere else.
 
-A `Redactor` knows their values and takes them out of whatever is about to be shown or written: a server may well
-quote a key back in an error, or in a reply.
+A `Redactor` knows their values and removes them from all text that is shown or written: a server may quote a key in an
+error or in a reply.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.I)
 
 
 def is_secret(variable: str) -> bool:
-    """Whether an environment variable of this name holds a secret, as far as a name tells."""
+    """Whether an environment variable of this name seems to hold a secret."""
     return _SECRET.search(variable) is not None
 
 
 def secrets_of_header(name: str, value: str) -> tuple[str, ...]:
-    """The secrets in a header: its value and, behind a scheme such as Bearer, the credentials alone."""
+    """The secrets in a header: its value and, after a scheme such as Bearer, the credentials alone."""
     if not (is_secret(name) or name.lower() in _SECRET_HEADERS):
         return ()
     return value, value.partition(" ")[2].strip()
@@ -34,19 +34,21 @@ def secrets_of_header(name: str, value: str) -> tuple[str, ...]:
 
 class Redactor:
     def __init__(self) -> None:
-        self._forms: list[str] = []  # each secret as it is, and as it stands inside JSON text
+        self._forms: list[str] = []  # each secret as it is, and as it is written inside JSON text
         self._bytes: list[bytes] = []  # the same, in an encoded line
 
     def add(self, secret: str) -> None:
-        secret = secret.strip()  # a variable may end with a newline, which nobody repeats
+        secret = secret.strip()  # a variable may end with a newline, which a server does not quote
         if len(secret) >= MIN_SECRET_CHARS and secret not in self._forms:
             self._forms += sorted({secret, _escaped(secret).decode(), secret.replace("/", "\\/")})
-            self._forms.sort(key=len, reverse=True)  # of one that begins as another does, nothing is left
+            self._forms.sort(
+                key=len, reverse=True
+            )  # longest first: of two with the same beginning, nothing is left
             self._bytes = [_escaped(form) for form in self._forms]
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Every text that is taken out, for a process that writes for itself."""
+        """Every text that is removed, for a process that redacts its own output."""
         return tuple(self._forms)
 
     def text(self, text: str) -> str:
@@ -55,7 +57,7 @@ class Redactor:
         return text
 
     def line(self, lines: bytes) -> bytes:
-        """JSON lines with the secrets taken out of their strings; a number is never touched."""
+        """JSON lines with the secrets removed from their strings. Numbers are not changed."""
         if not any(form in lines for form in self._bytes):
             return lines
         return b"\n".join(
@@ -64,7 +66,7 @@ class Redactor:
         )
 
     def tree(self, tree: dict[str, Json]) -> dict[str, Json]:
-        """Plain values with the secrets taken out of their strings."""
+        """Plain values with the secrets removed from their strings."""
         return {self.text(key): self._value(item) for key, item in tree.items()}
 
     def _value(self, value: Json) -> Json:
@@ -80,7 +82,7 @@ def _escaped(text: str) -> bytes:
 
 
 def api_key(name: str, redactor: Redactor, *, required: bool) -> str | None:
-    """The key in the environment variable `name`; the redactor learns it before anyone else sees it."""
+    """The key in the environment variable `name`. The redactor knows it before it is used."""
     key = os.environ.get(name, "").strip()
     if not key:
         if required:

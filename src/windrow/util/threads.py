@@ -1,7 +1,7 @@
-"""User code that blocks, run beside the loop.
+"""Threads for user code that blocks.
 
-Its threads are daemons, and one that never returns is never waited for: it holds up neither the calls after it nor the
-end of the process, as a thread of the interpreter's own pools would.
+They are daemons, and a call that never returns is not waited for: it delays neither later calls nor the end of the
+process, as a thread of the interpreter's own pools would.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-AT_ONCE = min(32, (os.cpu_count() or 1) + 4)  # more only take the interpreter from the loop
+AT_ONCE = min(32, (os.cpu_count() or 1) + 4)  # more would only take the interpreter from the loop
 
 
 async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """What the function returns or raises. One that nobody waits for any more runs on, and is not counted."""
+    """Call the function in a thread. After a cancellation it runs on, and does not count towards the limit `AT_ONCE`."""
     loop = asyncio.get_running_loop()
     gate = _gates.get(loop) or _gates.setdefault(loop, asyncio.Semaphore(AT_ONCE))
     async with gate:
@@ -31,7 +31,7 @@ async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             try:
                 settle = partial(outcome.set_result, function(*args, **kwargs))
             except BaseException as problem:
-                settle = partial(outcome.set_exception, _carried(problem))
+                settle = partial(outcome.set_exception, _as_exception(problem))
             try:
                 loop.call_soon_threadsafe(lambda: None if outcome.done() else settle())
             except RuntimeError:
@@ -42,7 +42,7 @@ async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 class _Worker(threading.Thread):
-    """Does jobs one after another, and stands by in between."""
+    """Does one job after another, and is idle in between."""
 
     def __init__(self) -> None:
         super().__init__(name="windrow-user-code", daemon=True)
@@ -67,8 +67,8 @@ _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 
 
-def _carried(problem: BaseException) -> Exception:
-    """sys.exit() in a scorer ends the scorer, not the run; and a future cannot carry StopIteration."""
+def _as_exception(problem: BaseException) -> Exception:
+    """An exception that a future can hold: not StopIteration; nor SystemExit, which would end the run with the scorer."""
     if isinstance(problem, Exception) and not isinstance(problem, StopIteration):
         return problem
     return RuntimeError(f"raised {problem!r}")

@@ -1,6 +1,6 @@
-"""A run's world in words, and the world that a worker makes of it.
+"""What a worker is told of a run, and the run context that it makes of that.
 
-A `WorkerSpec` has all that another process needs to make the same world again: names and numbers, no objects, no secrets.
+A `WorkerSpec` has all that another process needs to make the same context: names and numbers, no objects, no secrets.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import msgspec
 
 from windrow.config import LoadedConfig, RunConfig, ScorerConfig, services_at
-from windrow.engine.components import Overrides, make, make_context
+from windrow.engine.components import Overrides, make_components, make_context
 from windrow.engine.context import RunContext
 from windrow.grading.scorers import configured_scorer
 from windrow.util.redaction import Redactor
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A world in words; `scorers` are those of the line itself and after it, also where the configuration left them
-    open, each with the only environment that it is for. `addresses` are those of the run's services, by name."""
+    """`scorers` are all scorers of the run, also those that the configuration left open, each with the only environment that it
+    is for. `addresses` are those of the run's services, by name."""
 
     run: RunConfig
     origins: dict[str, str]
@@ -30,10 +30,10 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def context_of(spec: WorkerSpec, redactor: Redactor) -> RunContext:
-    """The world of a recipe, in another process than the one that wrote it."""
+    """The run context of a spec, in another process than the one that wrote it."""
     loaded = spec.loaded()
     with services_at(spec.addresses):
-        components = make(loaded, Overrides(), redactor)
+        components = make_components(loaded, Overrides(), redactor)
         scorers = tuple(configured_scorer(config, env, components.env) for config, env in spec.scorers)
     return make_context(
         components, loaded, redactor, behaviour=spec.behaviour, scorers=scorers, grading=spec.grading

@@ -6,7 +6,6 @@ It never outlives its parent: the kernel kills it then, and where that cannot be
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -26,12 +25,14 @@ from windrow.engine.scheduler import Scheduler, first_of
 from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
 from windrow.records import Rollout, decode_rollout, encode
-from windrow.store.run_directory import RolloutSink, RunDirectory
+from windrow.store.run_directory import RunDirectory
+from windrow.store.sinks import RolloutSink
 from windrow.tasks.plan import Slot
 from windrow.util.blobs import Blobs
 from windrow.util.descriptors import make_room
 from windrow.util.event_loop import run_loop
 from windrow.util.guard import watch_with
+from windrow.util.reaper import die_with_parent
 from windrow.util.redaction import Redactor
 from windrow.workers.messages import (
     Attempt,
@@ -50,22 +51,13 @@ from windrow.workers.messages import (
 )
 from windrow.workers.spec import context_of
 
-PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    _die_with(parent)
+    die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, also where everyone is told
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which what an environment starts would inherit
     run_loop(_serve(end))
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that was asked for
-        os._exit(1)
 
 
 async def _serve(end: socket.socket) -> None:

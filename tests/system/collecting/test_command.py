@@ -25,8 +25,8 @@ def right_or_wrong(body: dict[str, Any], n: int) -> str:
 
 
 @pytest.fixture
-def home(project: Callable[..., Project]) -> Project:
-    made = project(right_or_wrong)
+def home(in_process_project: Callable[..., Project]) -> Project:
+    made = in_process_project(right_or_wrong)
     made.tasks(ROWS)
     return made
 

@@ -43,10 +43,10 @@ def asked(home: Project) -> Counter[str]:
 
 
 def test_a_sample_whose_calls_keep_failing_leaves_the_others_alone_and_is_tried_again(
-    project: Callable[..., Project],
+    in_process_project: Callable[..., Project],
 ) -> None:
     faulty = failing(503, "overloaded")
-    home = home_with(project, faulty)
+    home = home_with(in_process_project, faulty)
     flags = ("--call-retries", "2", "--retries", "1")
     ended = home.collect(*flags)
     assert ended.code == 1
@@ -81,9 +81,9 @@ def test_a_sample_whose_calls_keep_failing_leaves_the_others_alone_and_is_tried_
 
 
 def test_a_call_that_fails_now_and_then_is_one_attempt_with_its_retries_counted(
-    project: Callable[..., Project],
+    in_process_project: Callable[..., Project],
 ) -> None:
-    home = home_with(project, lambda body, n: (503, {}, "busy") if n < 3 else "42")
+    home = home_with(in_process_project, lambda body, n: (503, {}, "busy") if n < 3 else "42")
     assert home.collect("--concurrency", "1").code == 0
     first, *others = home.lines()
     assert (first["attempt"], first["turns"][0]["retries"]) == (1, 3)
@@ -92,10 +92,10 @@ def test_a_call_that_fails_now_and_then_is_one_attempt_with_its_retries_counted(
 
 
 def test_a_refused_request_is_final_for_its_sample_alone_until_redo(
-    project: Callable[..., Project],
+    in_process_project: Callable[..., Project],
 ) -> None:
     faulty = failing(400, "I will not")
-    home = home_with(project, faulty)
+    home = home_with(in_process_project, faulty)
     for example in ("1 × policy/http_400, such as: ", ""):  # it is said by the call that saw it
         ended = home.collect("--retries", "3")
         assert ended.code == 1
@@ -119,13 +119,13 @@ def test_a_refused_request_is_final_for_its_sample_alone_until_redo(
 
 
 def test_an_endpoint_that_dies_in_mid_run_loses_nothing_and_another_takes_over(
-    project: Callable[..., Project], stub: Callable[..., ModelServer]
+    in_process_project: Callable[..., Project], stub: Callable[..., ModelServer]
 ) -> None:
     def reply(body: dict[str, Any], n: int) -> str:
         assert n < 12 or home.server.gone.wait(PATIENCE_S)
         return "42"
 
-    home = home_with(project, reply)
+    home = home_with(in_process_project, reply)
     flags = ("-k", "8", "--concurrency", "4", "--call-retries", "1", "--max-outage", "0.5")
     running = home.start_collect(*flags)
     running.until(lambda: home.server.completions == 16, "twelve were answered, and four waited")
@@ -161,10 +161,10 @@ def test_an_endpoint_that_dies_in_mid_run_loses_nothing_and_another_takes_over(
     ],
 )
 def test_an_endpoint_that_cannot_serve_the_run_is_found_out_before_the_first_rollout(
-    options: dict[str, Any], flags: tuple[str, ...], part: str, project: Callable[..., Project]
+    options: dict[str, Any], flags: tuple[str, ...], part: str, in_process_project: Callable[..., Project]
 ) -> None:
     answer = options.pop("reply", "42")
-    home = home_with(project, lambda body, n: answer, **options)
+    home = home_with(in_process_project, lambda body, n: answer, **options)
     ended = home.collect(*flags)
     assert ended.code == 1
     assert part in ended.err
@@ -173,12 +173,12 @@ def test_an_endpoint_that_cannot_serve_the_run_is_found_out_before_the_first_rol
 
 
 def test_a_key_reaches_the_endpoint_and_nothing_else(
-    project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
+    in_process_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "sk-do-not-show-this"
     monkeypatch.setenv("MY_KEY", key)
     faulty = failing(400, f"the key {key} may not do this")
-    home = home_with(project, faulty, api_key=key)
+    home = home_with(in_process_project, faulty, api_key=key)
     ended = home.collect("--api-key-env", "MY_KEY", "--json")
     assert ended.code == 1
     assert home.server.headers[0]["Authorization"] == f"Bearer {key}"
@@ -189,9 +189,9 @@ def test_a_key_reaches_the_endpoint_and_nothing_else(
 
 
 def test_a_full_disk_stops_the_run_with_a_clear_error_and_what_was_collected_stays(
-    project: Callable[..., Project],
+    in_process_project: Callable[..., Project],
 ) -> None:
-    home = home_with(project, "42 " + "x" * 4000)
+    home = home_with(in_process_project, "42 " + "x" * 4000)
     room = 20_000
 
     def small_disk() -> None:
@@ -217,8 +217,8 @@ def test_a_full_disk_stops_the_run_with_a_clear_error_and_what_was_collected_sta
     assert len({r.id for r in home.rollouts()}) == len(home.lines()) == 24
 
 
-def test_a_disk_too_full_for_the_tasks_sends_nothing(project: Callable[..., Project]) -> None:
-    home = project()
+def test_a_disk_too_full_for_the_tasks_sends_nothing(in_process_project: Callable[..., Project]) -> None:
+    home = in_process_project()
     home.tasks({"prompt": f"what is {n} " + "x" * 1000, "answer": "42"} for n in range(50))
     ended = home.collect(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
     assert ended.code == 1
@@ -239,9 +239,9 @@ def test_a_disk_too_full_for_the_tasks_sends_nothing(project: Callable[..., Proj
     ],
 )
 def test_an_out_that_cannot_be_written_is_refused_before_any_request(
-    out: str, code: int, why: str, project: Callable[..., Project]
+    out: str, code: int, why: str, in_process_project: Callable[..., Project]
 ) -> None:
-    home = home_with(project, "42")
+    home = home_with(in_process_project, "42")
     (home.path / "plain").mkdir()
     (home.path / "plain" / "thesis.txt").write_text("mine")
     before = sorted(path for path in home.path.rglob("*") if not path.name.startswith(".std"))
@@ -255,8 +255,8 @@ def test_an_out_that_cannot_be_written_is_refused_before_any_request(
     assert sorted(path for path in home.path.rglob("*") if not path.name.startswith(".std")) == before
 
 
-def test_a_log_that_cannot_be_opened_is_named(project: Callable[..., Project]) -> None:
-    home = home_with(project, "42")
+def test_a_log_that_cannot_be_opened_is_named(in_process_project: Callable[..., Project]) -> None:
+    home = home_with(in_process_project, "42")
     assert home.collect("--limit", "1").code == 0
     (home.run / "rollouts.jsonl").rename(home.path / "kept.jsonl")
     (home.run / "rollouts.jsonl").mkdir()
@@ -270,8 +270,8 @@ def test_a_log_that_cannot_be_opened_is_named(project: Callable[..., Project]) -
     assert home.server.completions == 6
 
 
-def test_a_reader_that_goes_away_does_not_stop_the_run(project: Callable[..., Project]) -> None:
-    home = home_with(project, "42")
+def test_a_reader_that_goes_away_does_not_stop_the_run(in_process_project: Callable[..., Project]) -> None:
+    home = home_with(in_process_project, "42")
     running = home.start_collect("-k", "20", "--json", stdout=subprocess.PIPE)
     running.process.stdout.close()
     assert running.wait().code == 0

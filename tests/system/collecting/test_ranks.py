@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.command_process import PATIENCE_S, Project, Running, prompt_of
 from tests.support.task_reading import records
+from windrow.store.manifest import read_manifest
 from windrow.store.rank_progress import unfinished
-from windrow.store.reader import segments
-from windrow.store.run_directory import read_manifest
+from windrow.store.segments import segments
 
 pytestmark = pytest.mark.slow
 

@@ -302,7 +302,7 @@ def test_what_an_environment_prints_does_not_reach_the_stream_of_rollouts(
     assert "this is not JSON" in ended.err
 
 
-def test_what_an_environment_conceals_in_a_worker_is_in_no_verdict_of_the_parent(
+def test_what_an_environment_redacts_in_a_worker_is_in_no_verdict_of_the_parent(
     project: Callable[..., Project],
 ) -> None:
     home = project(lambda body, n: prompt_of(body))
@@ -317,7 +317,7 @@ def test_what_an_environment_conceals_in_a_worker_is_in_no_verdict_of_the_parent
     assert any("it said the key is [redacted]" in text for text in files)
 
 
-def test_what_an_environment_conceals_in_a_worker_is_in_no_error_that_the_parent_shows(
+def test_what_an_environment_redacts_in_a_worker_is_in_no_error_that_the_parent_shows(
     project: Callable[..., Project],
 ) -> None:
     home = project()

@@ -44,35 +44,46 @@ deadly.after_commit = moody_late.after_commit = True
 
 
 @pytest.fixture
-def home(project: Callable[..., Project]) -> Project:
-    made = project("it is 42")
-    made.tasks(ROWS)
-    made.module("judges", JUDGES)
-    return made
+def home(in_process_project: Callable[..., Project]) -> Project:
+    return furnished(in_process_project("it is 42"))
+
+
+@pytest.fixture
+def process_home(project: Callable[..., Project]) -> Project:
+    """For scorers that end their process or never return."""
+    return furnished(project("it is 42"))
+
+
+def furnished(home: Project) -> Project:
+    home.tasks(ROWS)
+    home.module("judges", JUDGES)
+    return home
 
 
 def rewards(home: Project) -> list[float | None]:
     return [rollout.reward for rollout in home.rollouts()]
 
 
-def test_a_crash_between_the_last_rollout_and_its_grading_repeats_only_the_grading(home: Project) -> None:
-    home.tasks(ROWS[:1])
-    assert home.collect("--scorer", "judges:deadly").code == 7
-    assert [line["grade"] for line in home.lines()] == ["pending"]
-    assert rewards(home) == [None]
-    log = (home.run / "rollouts.jsonl").read_bytes()
-    asked = dict(home.server.requests)
+def test_a_crash_between_the_last_rollout_and_its_grading_repeats_only_the_grading(
+    process_home: Project,
+) -> None:
+    process_home.tasks(ROWS[:1])
+    assert process_home.collect("--scorer", "judges:deadly").code == 7
+    assert [line["grade"] for line in process_home.lines()] == ["pending"]
+    assert rewards(process_home) == [None]
+    log = (process_home.run / "rollouts.jsonl").read_bytes()
+    asked = dict(process_home.server.requests)
 
-    ended = home.collect("--scorer", "judges:deadly")
+    ended = process_home.collect("--scorer", "judges:deadly")
     assert ended.code == 0
     assert "1 to grade, nothing to run" in ended.err
-    assert rewards(home) == [0.75]
-    assert (home.run / "rollouts.jsonl").read_bytes() == log
-    assert home.server.requests == asked
-    assert len(home.lines("scores.jsonl")) == 1
+    assert rewards(process_home) == [0.75]
+    assert (process_home.run / "rollouts.jsonl").read_bytes() == log
+    assert process_home.server.requests == asked
+    assert len(process_home.lines("scores.jsonl")) == 1
 
-    assert home.collect("--scorer", "judges:deadly").code == 0
-    assert len(home.lines("scores.jsonl")) == 1  # graded once is graded
+    assert process_home.collect("--scorer", "judges:deadly").code == 0
+    assert len(process_home.lines("scores.jsonl")) == 1  # graded once is graded
 
 
 @pytest.mark.parametrize("scorer", ["judges:moody", "judges:moody_late"])
@@ -101,16 +112,16 @@ def test_a_scorer_that_raises_fails_the_grade_and_the_next_call_grades_again(
     assert home.server.completions == 4
 
 
-def test_a_scorer_that_hangs_fails_the_grade_and_not_the_command(home: Project) -> None:
+def test_a_scorer_that_hangs_fails_the_grade_and_not_the_command(process_home: Project) -> None:
     flags = ("--scorer", "judges:late", "--score-timeout", "0.2")
-    assert home.collect(*flags).code == 1
-    assert {(r.status, r.grade, r.error and r.error.kind) for r in home.rollouts()} == {
+    assert process_home.collect(*flags).code == 1
+    assert {(r.status, r.grade, r.error and r.error.kind) for r in process_home.rollouts()} == {
         ("completed", "failed", "timeout")
     }
-    (home.path / "calm").touch()
-    assert home.collect(*flags[:2]).code == 0
-    assert rewards(home) == [1.0] * 4
-    assert home.server.completions == 4
+    (process_home.path / "calm").touch()
+    assert process_home.collect(*flags[:2]).code == 0
+    assert rewards(process_home) == [1.0] * 4
+    assert process_home.server.completions == 4
 
 
 def test_a_changed_scorer_stops_and_names_regrade(home: Project) -> None:
@@ -166,15 +177,15 @@ def test_regrade_back_needs_no_second_judging_of_what_the_lines_hold(home: Proje
     assert home.collect("--scorer", "exact").code == 0
 
 
-def test_a_killed_regrade_goes_on_with_what_it_had_not_graded(home: Project) -> None:
-    assert home.collect("--scorer", "exact").code == 0
-    assert home.collect("--scorer", "judges:deadly", "--regrade").code == 7
-    ended = home.collect("--scorer", "judges:deadly")  # the change was agreed to
+def test_a_killed_regrade_goes_on_with_what_it_had_not_graded(process_home: Project) -> None:
+    assert process_home.collect("--scorer", "exact").code == 0
+    assert process_home.collect("--scorer", "judges:deadly", "--regrade").code == 7
+    ended = process_home.collect("--scorer", "judges:deadly")  # the change was agreed to
     assert ended.code == 0
-    assert rewards(home) == [0.75] * 4
-    members = [tuple(line["members"][0]) for line in home.lines("scores.jsonl")]
+    assert rewards(process_home) == [0.75] * 4
+    members = [tuple(line["members"][0]) for line in process_home.lines("scores.jsonl")]
     assert len(set(members)) == len(members) == 4
-    assert home.server.completions == 4
+    assert process_home.server.completions == 4
 
 
 def test_rows_without_answers_are_collected_ungraded_and_graded_later(home: Project) -> None:

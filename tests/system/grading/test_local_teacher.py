@@ -91,7 +91,7 @@ def given(output: list[int], text: str | None) -> Request:
         attempt=1,
         turn=0,
         capture="tokens",
-        given=ForcedTokens([1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198], output, text),
+        forced=ForcedTokens([1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198], output, text),
     )
 
 
@@ -103,7 +103,7 @@ async def test_any_ids_are_scored_as_if_they_had_been_sampled_also_parts_of_char
     try:
         [endpoint] = policy.endpoints
         asked = {"content": "Fine, 😀 naïve 日本", "add_special": False, "parse_special": True}
-        ids = [*((await endpoint.tell("/tokenize", asked)).tokens or ()), 2]
+        ids = [*((await endpoint.ask_tokenizer("/tokenize", asked)).tokens or ()), 2]
         completion = await policy.complete(given(ids, "Fine, 😀 naïve 日本"))
         assert completion.tokens is not None
         found = floats_of(completion.tokens.logprobs or b"")

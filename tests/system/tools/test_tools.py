@@ -56,8 +56,8 @@ def reply(body: dict[str, Any], n: int) -> dict[str, Any]:
     return whole
 
 
-def test_tools_are_shown_called_denied_and_recorded(project: Callable[..., Project]) -> None:
-    made = project(reply)
+def test_tools_are_shown_called_denied_and_recorded(in_process_project: Callable[..., Project]) -> None:
+    made = in_process_project(reply)
     made.tasks([{"prompt": f"6 * 7? ({n})", "answer": "42"} for n in range(2)])
     made.module("mine", MODULE)
     (made.path / "tests").symlink_to(ROOT / "tests")
@@ -88,9 +88,9 @@ def test_tools_are_shown_called_denied_and_recorded(project: Callable[..., Proje
 
 
 def test_a_server_that_cannot_be_started_stops_the_command_and_says_why(
-    project: Callable[..., Project],
+    in_process_project: Callable[..., Project],
 ) -> None:
-    made = project("done")
+    made = in_process_project("done")
     made.tasks([{"prompt": "go"}])
     done = made.collect(
         "--env", "tool", "--mcp", f"{sys.executable} -c 'import sys; sys.exit(\"no licence\")'"

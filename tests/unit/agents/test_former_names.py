@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.collect_helpers import collected
+from windrow import agents
 from windrow.agents import Agent, Played, Session
 from windrow.errors import UsageError
 
@@ -46,3 +47,7 @@ def test_either_name_may_be_set_and_both_are_read() -> None:
     assert set(names.values()) == {(True, True)}
     names = {kind: (kind.external, kind.plays_itself) for kind in (Agent, Home, HomeAsBefore)}
     assert set(names.values()) == {(False, False)}
+
+
+def test_the_parts_of_an_episode_played_elsewhere_have_their_former_names_too() -> None:
+    assert (agents.Said, agents.Heard) == (agents.ModelTurn, agents.InputMessage)

@@ -19,7 +19,7 @@ import windrow
 from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import write_jsonl
 from tests.support.run_builders import FAILED, judge, make_rollout
-from windrow.cli import progress as display_module
+from windrow.cli import progress as progress_module
 from windrow.cli.live_display import pack
 from windrow.cli.main import main
 from windrow.cli.progress import MILESTONES, Display
@@ -286,7 +286,7 @@ def test_a_reader_that_goes_away_is_told_of_once_and_the_run_goes_on(tmp_path: P
 def test_what_takes_long_before_anything_can_be_counted_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(display_module, "SLOW_S", 0.0)
+    monkeypatch.setattr(progress_module, "SLOW_S", 0.0)
     said = ""
     with Display() as display:
         display.status("reading what is done")
@@ -295,7 +295,7 @@ def test_what_takes_long_before_anything_can_be_counted_is_named(
             time.sleep(0.005)
             said += capsys.readouterr().err
     assert said == "reading what is done …\n"
-    monkeypatch.setattr(display_module, "SLOW_S", 3600.0)
+    monkeypatch.setattr(progress_module, "SLOW_S", 3600.0)
     with Display() as display:
         display.status("reading what is done")
     assert capsys.readouterr().err == ""

@@ -25,7 +25,8 @@ from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.calls import MAX_BACKOFF_S, pause_s
 from windrow.store.blobs import BlobStore
 from windrow.store.log import Log
-from windrow.store.run_directory import RolloutSink, read_manifest
+from windrow.store.manifest import read_manifest
+from windrow.store.sinks import RolloutSink
 from windrow.util.disk import Disk
 from windrow.util.redaction import Redactor
 

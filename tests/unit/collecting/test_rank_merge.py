@@ -15,12 +15,12 @@ from tests.support.run_builders import collect, contents, echo, folder_in_memory
 from windrow.cli.main import main
 from windrow.collecting.events import EventStream
 from windrow.collecting.execution import execute
+from windrow.collecting.merge import merge
 from windrow.collecting.rank_merge import Others
 from windrow.collecting.running import run_collection
 from windrow.engine.control import Control
 from windrow.errors import PolicyError
 from windrow.policies.base import Request
-from windrow.store.merging import merge
 
 pytestmark = pytest.mark.slow
 

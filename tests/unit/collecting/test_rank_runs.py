@@ -29,8 +29,9 @@ from windrow.config import load_config
 from windrow.engine.control import Control
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.policies.base import Request
-from windrow.store.reader import load, segments
-from windrow.store.run_directory import read_manifest
+from windrow.store.manifest import read_manifest
+from windrow.store.reader import load
+from windrow.store.segments import segments
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import windrow
-from tests.support import collect_helpers as collecting
+from tests.support import collect_helpers
 from tests.support.collect_helpers import answering
 from tests.support.model_server import write_jsonl
 from tests.support.scripted_envs import world
@@ -195,7 +195,7 @@ async def test_what_episodes_shared_is_closed_once_after_the_last_of_them(tmp_pa
             log.append(f"finish {settings}")
 
     rows = [{"prompt": "one"}, {"prompt": "two"}]
-    await collecting.collected(
+    await collect_helpers.collected(
         rows, env=Sharing, sets=["env.settings.a=1"], policy=answering("ok"), out=str(tmp_path / "run")
     )
     assert log.count("close") == 2

@@ -212,13 +212,14 @@ async def test_a_stop_after_an_episode_that_failed_records_what_was_running(tmp_
     consumer.cancel()
     with pytest.raises(asyncio.CancelledError):
         await consumer
-    found = windrow.load(tmp_path / "run", attempts="all")
-    assert [(r.attempt, r.seat, r.status) for r in found] == [
+    rollouts = list(windrow.load(tmp_path / "run", attempts="all"))
+    assert [(r.attempt, r.seat, r.status) for r in rollouts] == [
         (1, 0, "failed"),
         (1, 1, "failed"),
         (2, 0, "cancelled"),
         (2, 1, "cancelled"),
     ]
+    assert {r.error.kind for r in rollouts[:2] if r.error is not None} == {"http_503", "seat"}
 
 
 # -- what ends early

@@ -14,7 +14,7 @@ from tests.support.exact_token_policy import ExactPolicy, make_turn, numbers, to
 from tests.support.scripted_envs import played, world
 from windrow import Completion, Request
 from windrow.agents import Agent, Session
-from windrow.engine.token_deltas import MOST_BRANCHES, Continuing
+from windrow.engine.token_deltas import MOST_BRANCHES, TokenDeltas
 from windrow.records import Rollout, Tokens, Turn
 from windrow.util.token_contexts import BrokenContext, context_ids, prompt_ids
 
@@ -123,11 +123,11 @@ small = st.lists(st.sampled_from([0, 1, 256, 65_536]), max_size=12)
 
 @given(st.lists(st.tuples(small, small), max_size=MOST_BRANCHES + 4))
 def test_any_turns_can_be_rebuilt(calls: list[tuple[list[int], list[int]]]) -> None:
-    continuing = Continuing()
+    token_deltas = TokenDeltas()
     turns: list[Turn] = []
     for prompt, output in calls:
         whole = tokens(prompt, output)
-        turns.append(make_turn(continuing.stored(whole.prompt_new, whole, len(turns))))
+        turns.append(make_turn(token_deltas.stored(whole.prompt_new, whole, len(turns))))
     assert [numbers(prompt_ids(turns, n)) for n in range(len(turns))] == [prompt for prompt, _ in calls]
     kept = [turn.tokens for turn in turns if turn.tokens]
     assert [numbers(one.output) for one in kept] == [output for _, output in calls]

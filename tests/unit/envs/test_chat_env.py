@@ -13,7 +13,7 @@ from tests.support.model_server import ModelServer
 from windrow import Completion, Request
 from windrow.errors import UsageError
 from windrow.records import Call
-from windrow.store.run_directory import read_manifest
+from windrow.store.manifest import read_manifest
 
 HERE = "tests.unit.envs.test_chat_env"
 

@@ -20,7 +20,7 @@ from windrow import Example, Exporter
 from windrow.cli.main import main
 from windrow.errors import ExportError, StoreError, UsageError
 from windrow.exports.base import Invalid
-from windrow.util import atomic_files as drafts
+from windrow.util import atomic_files
 from windrow.util.atomic_files import draft_of
 
 BROKEN: dict[str, Any] = {"status": "failed", "stop": "error", "error": FAILED}
@@ -208,14 +208,14 @@ def test_a_draft_that_was_renamed_before_it_was_locked_is_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = write_run(tmp_path / "run", [said("a")]), tmp_path / "out.jsonl"
-    lock = drafts.fcntl.flock
+    lock = atomic_files.fcntl.flock
 
     def late(descriptor: int, how: int) -> None:
         os.pwrite(descriptor, b"theirs", 0)
         draft_of(out).rename(out)
         lock(descriptor, how)
 
-    monkeypatch.setattr(drafts.fcntl, "flock", late)
+    monkeypatch.setattr(atomic_files.fcntl, "flock", late)
     with pytest.raises(UsageError, match="another export is writing"):
         windrow.export(run, to="sft", out=out)
     assert out.read_bytes() == b"theirs"
@@ -226,7 +226,7 @@ def test_a_disk_that_does_not_take_it_is_one_error(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     run, out = write_run(tmp_path / "run", [said("a")]), tmp_path / "out.jsonl"
-    monkeypatch.setattr(drafts.os, "fsync", full)
+    monkeypatch.setattr(atomic_files.os, "fsync", full)
     with pytest.raises(StoreError, match=r"cannot write .*out\.jsonl: No space left on device"):
         windrow.export(run, to="sft", out=out)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -179,6 +179,6 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     run = write_run(tmp_path / "run", [said("a")])
-    with pytest.raises(windrow.WindrowError, match=r"pip install 'windrow\[parquet\]'"):
+    with pytest.raises(windrow.WindrowError, match=r"pip install 'windrow-rl\[parquet\]'"):
         windrow.export(run, to="parquet", out=tmp_path / "out.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -17,7 +17,7 @@ from tests.support.run_builders import make_rollout
 from tests.support.scripted_envs import played, world
 from windrow import Completion, Request, Rollout, tool
 from windrow.agents import Agent, Session
-from windrow.engine.token_deltas import Continuing
+from windrow.engine.token_deltas import TokenDeltas
 from windrow.errors import UsageError
 from windrow.exports.tokens.linking import Merging
 from windrow.exports.tokens.sequences import TrainingSequence, training_sequences
@@ -35,12 +35,12 @@ def rollout_of(turns: list[Turn], **changes: Any) -> Rollout:
 
 def recorded(calls: Calls, **changes: Any) -> Rollout:
     """The calls as the recorder would store them."""
-    continuing = Continuing()
+    token_deltas = TokenDeltas()
     turns: list[Turn] = []
     for prompt, output in calls:
         logprobs = [-(len(turns) + 1) - place / 8 for place in range(len(output))]
         whole = tokens(prompt, output, logprobs=logprobs)
-        turns.append(make_turn(continuing.stored(whole.prompt_new, whole, len(turns))))
+        turns.append(make_turn(token_deltas.stored(whole.prompt_new, whole, len(turns))))
     return rollout_of(turns, **changes)
 
 

@@ -128,8 +128,8 @@ def test_what_cannot_be_shown_is_refused(
 @pytest.mark.parametrize(
     ("blocked", "command", "line"),
     [
-        ("numpy", ["tokens", "run"], "pip install 'windrow[tokens]'"),
-        ("numpy", ["verify", "run"], "pip install 'windrow[tokens]'"),
+        ("numpy", ["tokens", "run"], "pip install 'windrow-rl[tokens]'"),
+        ("numpy", ["verify", "run"], "pip install 'windrow-rl[tokens]'"),
         ("tokenizers", ["tokens", "run", "--tokenizer", "x"], "pip install tokenizers"),
     ],
 )

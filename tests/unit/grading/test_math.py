@@ -139,5 +139,5 @@ def test_a_missing_extra_gives_the_line_to_type(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "math_verify", None)  # how Python marks a module that is not there
     rows = [{"prompt": "?", "answer": "4"}]
     assert refusal(rows, scorers=["math"]) == (
-        "scorer 'math' needs the extra 'math'; type: pip install 'windrow[math]'"
+        "scorer 'math' needs the extra 'math'; type: pip install 'windrow-rl[math]'"
     )

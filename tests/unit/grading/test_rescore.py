@@ -21,7 +21,7 @@ from windrow.errors import UsageError
 from windrow.grading.rescoring import RescoreProgress, generations, use_generation
 from windrow.policies import Request
 from windrow.records import Grading
-from windrow.store.run_directory import GradingSink
+from windrow.store.sinks import GradingSink
 from windrow.tools import ToolResult
 
 pytestmark = pytest.mark.slow

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.support import gymnasium_envs as gymworlds
+from tests.support import gymnasium_envs
 from tests.support.collect_helpers import answering, collected, single
 from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.integrations.gymnasium.descriptions import KNOWN
 from windrow.integrations.gymnasium.env import read_action
-from windrow.store.run_directory import read_manifest
+from windrow.store.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -267,10 +267,10 @@ async def test_a_world_is_closed_whatever_happens(tmp_path, broken: bool) -> Non
         "kwargs": {"broken": broken},
     }
     resolved([row])  # it is made once to be checked
-    gymworlds.closed.clear()
+    gymnasium_envs.closed.clear()
     rollout = await single([row], policy=answering("[2]"), out=str(tmp_path / "run"))
     assert rollout.status == ("failed" if broken else "completed")
-    assert gymworlds.closed == ["counter"]
+    assert gymnasium_envs.closed == ["counter"]
 
 
 # -- any other world
@@ -402,5 +402,5 @@ def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyP
     for name in [name for name in sys.modules if name.partition(".")[0] == "gymnasium"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    line = "env 'gymnasium' needs the extra 'gymnasium'; type: pip install 'windrow[gymnasium]'"
+    line = "env 'gymnasium' needs the extra 'gymnasium'; type: pip install 'windrow-rl[gymnasium]'"
     assert line in refusal("gymnasium:Taxi-v4")

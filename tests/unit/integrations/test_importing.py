@@ -22,7 +22,8 @@ from tests.support.nemo_gym_files import (
 )
 from tests.support.nemo_gym_servers import Gym, answer, prompt_of
 from windrow.cli.main import main
-from windrow.integrations.nemo_gym.reading import Line, Problem, read_lines
+from windrow.collecting.importing import ImportedAttempt, UnreadableLine
+from windrow.integrations.nemo_gym.rollout_lines import read_lines
 
 pytestmark = pytest.mark.slow
 
@@ -296,8 +297,8 @@ def test_what_is_written_while_it_is_read_is_left_for_the_next_import(tmp_path: 
     file = write_run(tmp_path, [success(0, 0), success(0, 1)])
     end = file.stat().st_size - 2
     [first, torn] = read_lines(file, end)
-    assert isinstance(first, Line)
-    assert isinstance(torn, Problem)
+    assert isinstance(first, ImportedAttempt)
+    assert isinstance(torn, UnreadableLine)
     assert list(read_lines(file, 0)) == []
 
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.agents import Heard, Said
+from windrow.agents import InputMessage, ModelTurn
 from windrow.engine.external_episode import record_pieces
+from windrow.engine.record_building import build_rollout
 from windrow.engine.recorder import Recorder
 from windrow.integrations.nemo_gym.items import read_output
-from windrow.integrations.nemo_gym.patches import applied, difference
+from windrow.integrations.nemo_gym.json_differences import applied, difference
 from windrow.integrations.nemo_gym.results import read_result, result_row, with_answer
 from windrow.integrations.nemo_gym.rows import (
     is_row,
@@ -114,8 +115,8 @@ def recorded(result_of: dict[str, Json]) -> Rollout:
     recorder.add(opening_of(ROW), "task")
     result = read_result(result_of, ROW)
     record_pieces(recorder, result.pieces)
-    recorder.end("completed", "answered")
-    return with_answer(recorder.rollout(), result_of, result.fields)
+    recorder.outcome.end("completed", "answered")
+    return with_answer(build_rollout(recorder), result_of, result.fields)
 
 
 def test_a_row_is_its_content_and_its_marks() -> None:
@@ -246,7 +247,7 @@ def test_model_calls_end_with_their_tokens_or_before_what_others_say() -> None:
         [said("a", **tokens([1], [2])), said("b"), *TOOL_EPISODE[2:], {"role": "user", "content": "?"}]
     )
     kinds = [type(piece) for piece in pieces]
-    assert kinds == [Said, Said, Heard, Said, Heard]
+    assert kinds == [ModelTurn, ModelTurn, InputMessage, ModelTurn, InputMessage]
 
 
 def test_a_result_becomes_messages_turns_and_tokens() -> None:
@@ -337,7 +338,7 @@ def test_a_response_that_was_cut_says_so() -> None:
     cut["response"]["incomplete_details"] = {"reason": "max_output_tokens"}
     result = read_result(cut, ROW)
     last = result.pieces[-1]
-    assert isinstance(last, Said)
+    assert isinstance(last, ModelTurn)
     assert (result.incomplete, last.completion.finish) == ("max_output_tokens", "length")
 
 

@@ -308,7 +308,7 @@ def test_a_setting_of_the_scorer_that_cannot_be_is_refused(settings: dict[str, A
 def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.integrations.reasoning_gym.tasks.find_spec", lambda name: None)
     assert refusal("reasoning-gym:gcd") == (
-        "reasoning-gym:gcd needs the extra 'reasoning-gym'; type: pip install 'windrow[reasoning-gym]'"
+        "reasoning-gym:gcd needs the extra 'reasoning-gym'; type: pip install 'windrow-rl[reasoning-gym]'"
     )
 
 

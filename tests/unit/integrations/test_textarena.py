@@ -280,5 +280,5 @@ def test_a_setting_is_refused_since_the_rules_are_the_games_own() -> None:
 
 def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textarena", None)
-    line = "env 'textarena' needs the extra 'textarena'; type: pip install 'windrow[textarena]'"
+    line = "env 'textarena' needs the extra 'textarena'; type: pip install 'windrow-rl[textarena]'"
     assert line in refusal("textarena:Nim-v0")

@@ -274,7 +274,7 @@ def test_in_a_directory_the_file_has_their_name(tmp_path: Path, ranks: Any, suff
 def test_without_torch_the_pip_line_is_given_and_nothing_is_written(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     run = write_browsed(tmp_path / "run", [won(1)])
-    with pytest.raises(UsageError, match=r"needs the extra 'torch'.*pip install 'windrow\[torch\]'"):
+    with pytest.raises(UsageError, match=r"needs the extra 'torch'.*pip install 'windrow-rl\[torch\]'"):
         windrow.export(run, to="webgym", out=tmp_path / "train_trajectories.pt.iteration0")
     assert not list(tmp_path.glob("*train*"))
 

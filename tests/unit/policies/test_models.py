@@ -106,7 +106,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_a_missing_extra_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     (tmp_path / "m.gguf").write_bytes(CONTENT)
-    with pytest.raises(UsageError, match=r"pip install 'windrow\[local\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'windrow-rl\[local\]'"):
         local_policy(str(tmp_path / "m.gguf"), LocalConfig(), Redactor())
 
 

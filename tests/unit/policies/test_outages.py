@@ -13,8 +13,8 @@ from tests.support.collect_helpers import collected, until
 from tests.support.fake_clock import LIMIT_S, time_passes
 from tests.support.model_server import ModelServer
 from windrow import Rollout
-from windrow.policies import endpoint_health as health
-from windrow.policies.endpoint_pool import Pool
+from windrow.policies import endpoint_health
+from windrow.policies.endpoint_pool import EndpointPool
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ Start = Callable[..., ModelServer]
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A paused endpoint is asked again after a moment."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(health, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(endpoint_health, "FIRST_PAUSE_S", 0.05)
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -95,15 +95,15 @@ async def test_waiting_for_an_endpoint_is_not_the_calls_time(
 ) -> None:
     told = Told()
     waiting = 0
-    wait = Pool.wait
+    wait = EndpointPool.wait
 
-    async def counted(pool: Pool) -> None:
+    async def counted(pool: EndpointPool) -> None:
         nonlocal waiting
         waiting += 1
         await wait(pool)
         waiting -= 1
 
-    monkeypatch.setattr(Pool, "wait", counted)
+    monkeypatch.setattr(EndpointPool, "wait", counted)
     server = stub(echo, latency_s=60)
     run = collecting(server, tmp_path / "run", told, 5, call_timeout=LIMIT_S, retries=0)
     await until(lambda: server.in_flight >= 5)

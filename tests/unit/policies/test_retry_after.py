@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.collect_helpers import collected, single
 from tests.support.model_server import ModelServer
-from windrow.policies import endpoint_pool as pool
+from windrow.policies import endpoint_pool
 from windrow.policies.calls import MAX_ASKED_WAITS
 from windrow.policies.endpoint_failures import AGES_S, retry_after
 
@@ -36,7 +36,7 @@ def slow_down(seconds: object, status: int = 429) -> Any:
 async def test_all_calls_wait_not_only_the_one_that_was_told(
     stub: Start, tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "TELL_WAIT_S", 0.0)
+    monkeypatch.setattr(endpoint_pool, "TELL_WAIT_S", 0.0)
     came: list[float] = []
     told = threading.Event()
 

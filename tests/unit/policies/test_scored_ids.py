@@ -33,7 +33,7 @@ def asked(output: list[int] = OUTPUT, text: str | None = "x ab", top: int = 0) -
         turn=0,
         capture="tokens",
         top_logprobs=top,
-        given=ForcedTokens(PROMPT, output, text),
+        forced=ForcedTokens(PROMPT, output, text),
     )
 
 
@@ -193,3 +193,8 @@ async def test_a_server_that_is_down_may_be_asked_again() -> None:
     async with teacher(handle) as policy, asyncio.timeout(10):
         with pytest.raises(InfraError):
             await policy.complete(asked())
+
+
+def test_a_policy_that_reads_the_forced_ids_by_their_former_name_finds_them() -> None:
+    request = asked()
+    assert request.given is request.forced is not None

@@ -24,7 +24,7 @@ from windrow.cli.main import main
 from windrow.errors import EndpointError, UsageError
 from windrow.exports.tokens.top import top_of
 from windrow.exports.tokens.verify import problems
-from windrow.policies.top_logprobs import Likely, with_top
+from windrow.policies.top_logprobs import TopToken, with_top
 from windrow.records import Rollout, Tokens
 
 pytestmark = pytest.mark.slow
@@ -226,7 +226,7 @@ async def test_likeliest_tokens_that_do_not_fit_are_found(top: dict[str, Any], t
 async def test_likeliest_tokens_out_of_order_are_found(tmp_path: Path) -> None:
     rollout = await kept(tmp_path)
     assert rollout.turns[0].tokens is not None
-    above: Tokens | None = with_top(rollout.turns[0].tokens, 2, [[Likely(1, 0.5), Likely(2, -1.0)]] * 3)
+    above: Tokens | None = with_top(rollout.turns[0].tokens, 2, [[TopToken(1, 0.5), TopToken(2, -1.0)]] * 3)
     assert above is not None
     [problem] = problems(changed(rollout, **above.top))
     assert (problem.check, "above 0" in problem.detail) == ("top", True)
@@ -247,7 +247,9 @@ async def test_parquet_has_them_for_each_place_that_is_trained(tmp_path: Path) -
 
 def test_a_place_with_fewer_is_filled_with_no_token(tmp_path: Path) -> None:
     tokens = Tokens(prefix=0, prompt_new=b"", output=b"", logprobs=b"\0" * 8, logprob_kind=None)
-    found = with_top(tokens, 2, [[Likely(7, -1.0), Likely(8, -9999.0)], [Likely(9, -2.0), Likely(6, -1.0)]])
+    found = with_top(
+        tokens, 2, [[TopToken(7, -1.0), TopToken(8, -9999.0)], [TopToken(9, -2.0), TopToken(6, -1.0)]]
+    )
     assert found is not None
     assert shown_top(found.top) == {
         "k": 2,

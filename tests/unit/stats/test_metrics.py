@@ -21,10 +21,10 @@ from windrow.cli.main import main
 from windrow.cli.stats import text
 from windrow.envs.problem import Problem
 from windrow.records import RecordedScore, Timing, Usage
-from windrow.stats.metrics import AgentEntry, Metrics, measure, survey, write_metrics
+from windrow.stats.metrics import AgentEntry, Metrics, measure, measure_run, write_metrics
 from windrow.stats.spread import EXACT_VALUES, Values
 from windrow.stats.summary import summarise
-from windrow.store.run_directory import MANIFEST
+from windrow.store.manifest import MANIFEST
 from windrow.util.disk import process_name
 
 
@@ -197,7 +197,7 @@ def test_the_file_is_what_the_metrics_are_however_it_is_written(tmp_path: Path) 
     ]
     for name, lines in (("none", []), ("one", rollouts[:1]), ("many", rollouts)):
         run = write_run(tmp_path / name, lines)
-        written = write_metrics(run, survey(run)).read_bytes()
+        written = write_metrics(run, measure_run(run)).read_bytes()
         assert written == msgspec.json.format(msgspec.json.encode(measure(run)), indent=2) + b"\n"
     groups = [entry.group_level_metrics for entry in measure(tmp_path / "many").agents]
     assert [[group.index for group in of] for of in groups] == [[0, 3, 3], [3]]
@@ -219,7 +219,7 @@ def test_no_number_that_json_lacks_is_written(tmp_path: Path) -> None:
     """Rewards so large that their sums overflow."""
     rollouts = [graded(f"t{n}", value, index=n) for n, value in enumerate((1.7e308, 1.7e308, -1.7e308))]
     run = write_run(tmp_path / "run", rollouts)
-    path = write_metrics(run, survey(run))
+    path = write_metrics(run, measure_run(run))
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} in {path.name}")

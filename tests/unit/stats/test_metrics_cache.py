@@ -30,6 +30,7 @@ from windrow import Rollout, rescore
 from windrow.cli.collect_report import closing
 from windrow.cli.main import main
 from windrow.cli.stats import text
+from windrow.collecting.merge import merge
 from windrow.collecting.running import run_collection
 from windrow.engine.control import Control
 from windrow.envs.problem import Problem
@@ -37,16 +38,16 @@ from windrow.grading.rescoring.generations import use_generation
 from windrow.identity import rollout_id
 from windrow.records import OPPONENT, RecordedScore, Timing, Usage
 from windrow.stats.cache import CACHE
-from windrow.stats.metrics import measure, survey, unchanged_metrics, write_metrics
+from windrow.stats.metrics import measure, measure_run, unchanged_metrics, write_metrics
 from windrow.stats.summary import Stats, summarise
-from windrow.store.merging import merge
-from windrow.store.run_directory import MANIFEST, RunDirectory, read_manifest
+from windrow.store.manifest import MANIFEST, read_manifest
+from windrow.store.run_directory import RunDirectory
 
 PLANTED = 987_654
 
 
 def write(run: Path) -> None:
-    write_metrics(run, survey(run), QuickDisk())
+    write_metrics(run, measure_run(run), QuickDisk())
 
 
 def plant(run: Path, **changes: Any) -> None:
@@ -450,7 +451,7 @@ def test_metrics_without_a_cache_are_written_and_an_older_cache_does_not_count(t
     write(run)
     plant(run)
     append(run)
-    write_metrics(run, survey(run), NoCache())
+    write_metrics(run, measure_run(run), NoCache())
     assert json.loads((run / "metrics.json").read_bytes())["coverage"]["rollouts"] == 16
     assert not goes_by_the_cache(run)
 

@@ -10,9 +10,9 @@ import pytest
 from tests.support.run_builders import FAILED, GRADING, judge, make_grading, make_rollout, write_run
 from tests.support.run_builders import collect as collect_run
 from windrow.records import ErrorRecord, RecordedScore, Rollout, encode
-from windrow.store.folding import decode_judged, expected_scorers, fold, missing_scorers
+from windrow.store.folding import decode_graded_fields, expected_scorers, fold, missing_scorers
+from windrow.store.manifest import Fingerprint
 from windrow.store.reader import load
-from windrow.store.run_directory import Fingerprint
 
 OWN = {"score": RecordedScore(value=0.5, weight=2.0)}
 JUDGED = {"judge": RecordedScore(value=1.0, weight=1.0, scorer="judge")}
@@ -24,7 +24,7 @@ def folded(
 ) -> Rollout:
     """The rollout as it counts; the part of its line that statistics decode must say the same."""
     found = fold(rollout, gradings, active=active, expected=expected)
-    part = fold(decode_judged(encode(rollout)), gradings, active=active, expected=expected)
+    part = fold(decode_graded_fields(encode(rollout)), gradings, active=active, expected=expected)
     for field in ("grade", "grading", "reward", "scores", "metrics", "error"):
         assert getattr(part, field) == getattr(found, field)
     return found

@@ -25,6 +25,7 @@ from tests.support.run_builders import (
 )
 from windrow import load
 from windrow.cli.main import main
+from windrow.collecting.merge import MergeProgress, MergeResult, merge
 from windrow.errors import InfraError, StoreError, UsageError
 from windrow.identity import rollout_id
 from windrow.policies.base import Request
@@ -32,10 +33,10 @@ from windrow.records import Message, Rollout, Timing, decode_rollout
 from windrow.stats.summary import summarise
 from windrow.store.blobs import path_of, read_blob
 from windrow.store.lock import Lock
-from windrow.store.merging import Merged, MergeProgress, merge
+from windrow.store.manifest import Fingerprint, Rescore, read_manifest
 from windrow.store.rank_progress import Ranks, Redo
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import Fingerprint, Rescore, RunDirectory, read_manifest
+from windrow.store.run_directory import RunDirectory
 from windrow.util.blobs import name_of_blob
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,7 @@ Tree = dict[str, bytes]
 
 def merged(
     out: Path, *runs: Path, said: list[str] | None = None, disk: QuickDisk | None = None, **options: Any
-) -> Merged:
+) -> MergeResult:
     warn = said.append if said is not None else None
     return merge(runs, out, on_warning=warn, disk=disk or QuickDisk(), **options)
 

@@ -15,13 +15,13 @@ import pytest
 from tests.support.fake_disks import CrashDisk, QuickDisk
 from tests.support.run_builders import folder_in_memory, make_grading, make_rollout, write_lines, write_run
 from windrow import load
+from windrow.collecting.merge import merge
 from windrow.errors import StoreError
 from windrow.records import Timing
 from windrow.store.blobs import path_of
-from windrow.store.merging import merge
 from windrow.store.run_directory import RunDirectory
 from windrow.util.blobs import name_of_blob
-from windrow.util.directory_swap import READY, Swap
+from windrow.util.directory_swap import READY, DirectorySwap
 
 pytestmark = pytest.mark.slow
 
@@ -31,9 +31,11 @@ ONE, TWO, THREE = (make_rollout(name) for name in ("one", "two", "three"))
 @pytest.fixture
 def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder; and a process that is killed clears nothing up."""
-    discard = Swap.discard
+    discard = DirectorySwap.discard
     monkeypatch.setattr(
-        Swap, "discard", lambda swap: None if getattr(swap._disk, "crashed", False) else discard(swap)
+        DirectorySwap,
+        "discard",
+        lambda swap: None if getattr(swap._disk, "crashed", False) else discard(swap),
     )
     with folder_in_memory() as folder:
         yield folder

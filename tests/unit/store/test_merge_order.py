@@ -21,10 +21,10 @@ from tests.support.run_builders import (
     write_run,
 )
 from windrow import load
+from windrow.collecting.merge import merge
 from windrow.identity import rollout_id
 from windrow.records import Grading, Rollout, Timing
-from windrow.store.judgements import Said
-from windrow.store.merging import merge
+from windrow.store.judgements import JudgeReply
 from windrow.store.merging.conflicts import decode_conflict
 from windrow.store.task_file import TaskLine
 
@@ -38,7 +38,7 @@ class Lines(NamedTuple):
 
     episodes: list[tuple[Rollout, ...]]
     verdicts: list[Grading]
-    said: list[Said]
+    said: list[JudgeReply]
     tasks: list[TaskLine]
 
 
@@ -90,7 +90,7 @@ def verdicts(draw: st.DrawFn) -> Grading:
     return make_grading(rollout, draw(values), **changes)
 
 
-said = st.builds(Said, key=st.sampled_from("kl"), reply=st.sampled_from("xyz"))
+said = st.builds(JudgeReply, key=st.sampled_from("kl"), reply=st.sampled_from("xyz"))
 tasks = st.builds(
     TaskLine,
     key=st.just("t"),

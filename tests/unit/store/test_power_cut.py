@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import image_env as pictures
-from tests.support import match_game as matches
+from tests.support import image_env, match_game
 from tests.support.fake_disks import CrashDisk
 from tests.support.run_builders import (
     attempts,
@@ -34,7 +33,7 @@ from windrow.errors import InfraError, StoreError
 from windrow.policies.base import Request
 from windrow.records import Rollout
 from windrow.store.blobs import read_blob
-from windrow.store.run_directory import read_manifest
+from windrow.store.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +65,7 @@ STORIES = {
             **SMALL,
             "tasks": [{"id": "one", "seats": 3, "rounds": 1}, {"id": "two", "seats": 2, "rounds": 1}],
             "env": "tests.support.match_game:Tagged",
-            "answer": matches.echo,
+            "answer": match_game.echo,
             "scorers": (),
         },
     ),
@@ -75,7 +74,7 @@ STORIES = {
         {
             **SMALL,
             "env": "tests.support.image_env:Pictured",
-            "answer": pictures.seen,
+            "answer": image_env.seen,
             "scorers": (),
             "concurrency": 1,
         },
@@ -111,7 +110,7 @@ def assert_kept(run: Path, committed: list[Rollout], before: list[dict[str, Any]
     kept = contents(run) if (run / "run.json").exists() else []
     for rollout in committed:
         assert lasting(rollout) in kept, "reported committed, and lost"
-    for name in (name for rollout in kept for name in pictures.blobs_of(rollout)):
+    for name in (name for rollout in kept for name in image_env.blobs_of(rollout)):
         read_blob(run / "blobs", name)
     ids = {(rollout["id"], rollout["attempt"]) for rollout in kept}
     assert {(rollout["id"], rollout["attempt"]) for rollout in before} <= ids

@@ -24,8 +24,9 @@ from tests.support.run_builders import (
 )
 from windrow.errors import StoreError, UsageError
 from windrow.records import Rollout, encode
-from windrow.store.reader import RunReader, load, segments
+from windrow.store.reader import RunReader, load
 from windrow.store.run_directory import RunDirectory
+from windrow.store.segments import segments
 
 DAMAGE = {
     "not JSON": lambda line: b"%% an editor was here %%",

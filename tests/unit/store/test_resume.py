@@ -21,8 +21,8 @@ from windrow.cli.main import main
 from windrow.engine.control import Control
 from windrow.errors import InfraError, PolicyError, StoreError, UsageError
 from windrow.policies.base import Request
+from windrow.store.manifest import read_manifest
 from windrow.store.reader import load
-from windrow.store.run_directory import read_manifest
 
 
 @pytest.fixture

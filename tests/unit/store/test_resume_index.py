@@ -30,8 +30,7 @@ from windrow.engine.control import Control
 from windrow.errors import InfraError
 from windrow.policies.base import Request
 from windrow.records import Rollout, encode
-from windrow.store import index_files as derived
-from windrow.store import resume_index
+from windrow.store import index_files, resume_index
 from windrow.store.line_heads import Head
 from windrow.store.reader import RunReader
 from windrow.store.resume_index import SegmentIndex, load_index
@@ -260,7 +259,7 @@ async def test_a_segment_that_took_the_name_of_another_is_not_taken_for_it(run: 
 
 
 async def test_small_runs_are_not_indexed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derived, "MIN_BYTES", 1 << 20)
+    monkeypatch.setattr(index_files, "MIN_BYTES", 1 << 20)
     await begun(run)
     assert not (run / "index").exists()
 
@@ -455,7 +454,7 @@ class _History:
 @given(STEPS)
 def test_after_any_history_the_index_gives_what_the_whole_log_gives(steps: list[tuple[str, Any]]) -> None:
     with pytest.MonkeyPatch.context() as patch, folder_in_memory() as folder:
-        patch.setattr(derived, "MIN_BYTES", 0)
+        patch.setattr(index_files, "MIN_BYTES", 0)
         patch.setattr(resume_index, "MIN_GROWTH_BYTES", 0)
         patch.setattr(resume_index, "OPEN_ROWS", 2)
         history = _History(folder / "run")

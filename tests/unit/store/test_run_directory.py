@@ -13,8 +13,9 @@ from tests.support.fake_disks import FullDisk, QuickDisk, SickDisk
 from tests.support.run_builders import attempts, collect, contents, open_run, write_run
 from windrow.collecting.running import run_collection
 from windrow.errors import StoreError, UsageError
+from windrow.store.manifest import read_manifest
 from windrow.store.reader import load
-from windrow.store.run_directory import RunDirectory, move_aside, read_manifest
+from windrow.store.run_directory import RunDirectory, move_aside
 from windrow.util.disk import Disk
 
 

@@ -55,10 +55,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(rows.name)
         return whole_scan(rows, **options)
 
-    from windrow.collecting import rows as intake
+    from windrow.collecting import rows as rows_module
 
-    whole_scan = intake.scan
-    monkeypatch.setattr(intake, "scan", scan)
+    whole_scan = rows_module.scan
+    monkeypatch.setattr(rows_module, "scan", scan)
     return made
 
 
@@ -82,7 +82,7 @@ def opened(folder: Path, **options: Any) -> dict[str, Any]:
             "grading": found.grading,
             "notes": found.notes,
             "behaviour": found.behaviour,
-            "called": (found.matches, found.called),
+            "called": (found.matches, found.agent_names),
             "warnings": collection.warnings,
         }
     finally:

@@ -324,7 +324,7 @@ def test_a_missing_extra_gives_the_line_to_type(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)  # how Python marks a module that is not there
     assert refusal(path, **options).endswith(
-        f"needs the extra {extra!r}; type: pip install 'windrow[{extra}]'"
+        f"needs the extra {extra!r}; type: pip install 'windrow-rl[{extra}]'"
     )
 
 

@@ -13,9 +13,9 @@ from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import write_jsonl
 from tests.support.task_loading import refusal, resolved
 from tests.support.webgym_data import row
+from windrow.collecting.merge import merge
 from windrow.collecting.resolve import ResolvedRun
 from windrow.errors import UsageError
-from windrow.store.merging import merge
 from windrow.tasks.sampling import draw_uniform, ranking
 from windrow.tasks.sharding import shares
 

@@ -245,7 +245,7 @@ async def test_a_package_that_is_missing_is_said_before_the_run_and_after_it(
     for name in ("wandb", "mlflow", "tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
         warnings = await tracked(tmp_path / name, track=[name])
-        said = f"--track {name} needs the extra '{name}'; type: pip install 'windrow[{name}]'"
+        said = f"--track {name} needs the extra '{name}'; type: pip install 'windrow-rl[{name}]'"
         assert warnings == [said, f"{said} (nothing was sent)"]
         assert (tmp_path / name / "metrics.json").exists()
 

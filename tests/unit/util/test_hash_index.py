@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.util.hash_index import Index, Repeats
+from windrow.util.hash_index import DuplicateFinder, HashIndex
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ NAMES = st.one_of(st.text(max_size=3), st.tuples(st.text(max_size=2), st.integer
 
 @given(st.lists(st.tuples(NAMES, st.integers(0, 2**63))), st.lists(NAMES))
 def test_an_index_says_what_a_dict_says(entries: list[tuple[object, int]], others: list[object]) -> None:
-    index = Index()
+    index = HashIndex()
     for name, number in entries:
         index.set(name, number)
     expected = dict(entries)
@@ -30,12 +30,12 @@ def test_an_index_says_what_a_dict_says(entries: list[tuple[object, int]], other
 
 @given(st.lists(NAMES))
 def test_names_that_are_numbered_at_once_have_their_positions(names: list[object]) -> None:
-    index = Index.numbering(names, len(names))
+    index = HashIndex.numbering(names, len(names))
     assert {name: index.get(name) for name in names} == {name: n for n, name in enumerate(names)}
 
 
 def test_an_index_grows_and_forgets_nothing() -> None:
-    index = Index()
+    index = HashIndex()
     for number in range(20_000):
         index.set(f"name-{number}", number)
     assert [index.get(f"name-{number}") for number in range(20_000)] == list(range(20_000))
@@ -45,10 +45,10 @@ def test_an_index_grows_and_forgets_nothing() -> None:
 
 @given(st.lists(NAMES))
 def test_every_repeated_name_is_found(names: list[object]) -> None:
-    repeats = Repeats()
+    repeats = DuplicateFinder()
     for name in names:
         repeats.add(name)
-    found = repeats.found()
+    found = repeats.duplicates()
     assert {name for name in names if name in found} == {
         name for name, count in Counter(names).items() if count > 1
     }
@@ -59,7 +59,7 @@ def test_every_repeated_name_is_found(names: list[object]) -> None:
 def test_names_are_held_in_little_memory() -> None:
     tracemalloc.start()
     try:
-        index, repeats = Index(), Repeats()
+        index, repeats = HashIndex(), DuplicateFinder()
         empty, _ = tracemalloc.get_traced_memory()
         for number in range(50_000):
             repeats.add(f"name-{number}")

@@ -1,8 +1,8 @@
-"""The block list: sites that have shown a wall, one JSON line each time, as WebGym keeps them.
+"""The block list: sites that have shown a wall, one JSON line each time.
 
     {"domain": …, "url": …, "blocked_at": "2026-01-31T12:00:00.5", "task_id": …, "screenshot_path": blob or null}
 
-The time is this machine's, without a zone: theirs reads no other.
+The time is this machine's, without a zone: some readers take no other. `--blocklist` reads the same lines.
 
 Several episodes, workers and runs may share a file: lines are appended whole, under a lock.
 """

@@ -1,7 +1,7 @@
 """What is counted in an episode: actions, bad ones, steps back, walls; and the state that each turn records.
 
-WebGym's detections can be read off it: a turn without an action (`action` is null) is its silent `wait`, `blocked` its
-blocked page, `homepage_backs` its homepage loop; an invalid start address is the attempt's error `invalid_url`.
+In the record, a turn without an action has `action` null, a wall is `blocked`, steps back to the first page are
+`homepage_backs`; an invalid start address is the attempt's error `invalid_url`.
 """
 
 from __future__ import annotations

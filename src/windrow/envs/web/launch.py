@@ -1,4 +1,4 @@
-"""Which Chromium is started, and how: by Playwright's driver, with a reaper in between; or reached where it runs."""
+"""Which Chromium is started, and how: by Playwright's driver, with a supervisor in between; or reached where it runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from windrow.envs.web import reaper
 from windrow.envs.web.failures import BrowserGone
 from windrow.envs.web.pool_settings import PoolSettings
 from windrow.errors import UsageError
 from windrow.registry import import_extra
+from windrow.util.reaper import bare_command, descendants
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright
@@ -27,6 +27,7 @@ HOW_TO_GET_ONE = (
     "or WINDROW_CHROMIUM=/path/to/chromium"
 )
 VARIABLE = "WINDROW_CHROMIUM"
+SUPERVISOR = str(Path(__file__).with_name("browser_supervisor.py"))  # a program for a bare interpreter
 SWITCHES = (
     "--headless=new",
     "--disable-gpu",
@@ -121,10 +122,10 @@ class Chromium:
         """What its processes have to themselves; None where that cannot be seen."""
         if self.pid is None or not sys.platform.startswith("linux"):
             return None
-        return sum(_own_kb(pid) for pid in (self.pid, *reaper.below(self.pid))) / 1024
+        return sum(_own_kb(pid) for pid in (self.pid, *descendants(self.pid))) / 1024
 
     def kill(self) -> None:
-        """End it at once; its reaper ends the rest."""
+        """End it at once; its supervisor ends the rest."""
         if self.pid is not None:
             try:
                 os.kill(self.pid, 9)
@@ -175,7 +176,7 @@ def _folder(path: Path) -> Path:
     try:
         folder = Path(tempfile.mkdtemp(prefix="windrow-browser-"))
         script = folder / "chromium"
-        command = [sys.executable, "-I", reaper.__file__, str(os.getpid()), str(folder), str(path)]
+        command = bare_command(SUPERVISOR, str(os.getpid()), str(folder), str(path))
         script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         script.chmod(0o700)
     except OSError as problem:

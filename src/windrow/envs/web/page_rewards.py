@@ -1,6 +1,6 @@
-"""Pages that give a reward themselves, such as MiniWoB's: what they are asked, and when.
+"""Pages that give a reward themselves: the hooks that ask them for it, and when.
 
-A hook is named by the row's or the environment's `page_reward`: a bridge's name, `module:Class`, or an entry point of
+A hook is named by the row's or the environment's `page_reward`: the name that an integration declares, `module:Class`, or an entry point of
 `windrow.page_rewards`. It is made for each episode.
 """
 

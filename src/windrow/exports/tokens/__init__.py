@@ -1,6 +1,6 @@
-"""From the turns of a rollout to training sequences: the prefix tree, masks, the drift report, checks, views.
+"""Training sequences from the turns of a rollout: the prefix tree, masks, the drift report, checks, views.
 
-All of it needs numpy, which is the extra `tokens`.
+Everything here works on token ids and needs numpy, which is the extra `tokens`. Writing files belongs in `exports`.
 """
 
 from windrow.registry import import_extra

@@ -81,9 +81,9 @@ class Reading:
         except BrokenContext:
             self._counts["broken"] += 1
             return []
-        found = forks(rollout, forest)
-        self._forks.update(fork.why for fork in found)
-        self._examples += [Example(rollout.id, rollout.attempt, fork) for fork in found][
+        new_forks = forks(rollout, forest)
+        self._forks.update(fork.why for fork in new_forks)
+        self._examples += [Example(rollout.id, rollout.attempt, fork) for fork in new_forks][
             : MOST_EXAMPLES - len(self._examples)
         ]
         tree = forest.tree
@@ -91,7 +91,7 @@ class Reading:
         self._counts["turns"] += len(forest.numbers)
         self._counts["sequences"] += len(sequences)
         self._counts["turn_tokens"] += sum(tree.contexts[number].depth for number in forest.numbers)
-        self._counts["spared"] += sum(fork.sampled for fork in found)
+        self._counts["spared"] += sum(fork.sampled for fork in new_forks)
         self._counts["spliced"] += sum(link.kept > 0 for link in forest.links.values())
         self._count_tokens(rollout, sequences)
         self._counts["repeated"] += sum(map(len, sequences)) - _distinct(forest)

@@ -46,25 +46,25 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forks(rollout: Rollout, forest: Forest) -> list[Fork]:
-    found = []
+    forks = []
     for number, before in _predecessors(forest, len(rollout.messages)).items():
         if not _goes_on_from(forest, number, before):
-            found.append(_fork(rollout, forest, number, before))
-    return found
+            forks.append(_fork(rollout, forest, number, before))
+    return forks
 
 
 def _predecessors(forest: Forest, count: int) -> dict[int, int]:
     """For each turn that reads a reply, the turn that gave the last one it reads."""
-    found: dict[int, int] = {}
+    parents: dict[int, int] = {}
     writers: dict[int, int] = {}
     for number in forest.numbers:
         turn = forest.turns[number]
         read = next((writers[index] for index in reversed(_read(turn, count)) if index in writers), None)
         if read is not None:
-            found[number] = read
+            parents[number] = read
         if turn.writes is not None:
             writers[turn.writes] = number
-    return found
+    return parents
 
 
 def _goes_on_from(forest: Forest, number: int, before: int) -> bool:

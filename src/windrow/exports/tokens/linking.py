@@ -43,16 +43,16 @@ class Link(NamedTuple):
 
 def links(tree: PrefixTree, numbers: list[int], merging: Merging) -> dict[int, Link]:
     """Of these turns, each of which has sampled something, those that go on from another."""
-    found: dict[int, Link] = {}
+    links: dict[int, Link] = {}
     continued: set[int] = set()
     for number in numbers:
         link = _strict(tree.prompts[number], continued)
         if merging.tolerant:
             link = _spliced(tree, number, link, merging.end_of_turn) or link
         if link is not None:
-            found[number] = link
+            links[number] = link
             continued.add(link.parent)
-    return found
+    return links
 
 
 def _strict(prompt: Node, continued: set[int]) -> Link | None:

@@ -104,10 +104,10 @@ class Forest(NamedTuple):
 
     def chain(self, leaf: int) -> list[int]:
         """The turns of the sequence that ends with `leaf`, the first one first."""
-        found = [leaf]
-        while (link := self.links.get(found[-1])) is not None:
-            found.append(link.parent)
-        return found[::-1]
+        path = [leaf]
+        while (link := self.links.get(path[-1])) is not None:
+            path.append(link.parent)
+        return path[::-1]
 
 
 def check_exact(rollout: Rollout) -> None:
@@ -218,22 +218,22 @@ def _laid_out(forest: Forest, chain: list[int], trained: set[int]) -> tuple[list
 def _logprobs(turns: Sequence[Turn], span: Span) -> Floats:
     tokens = turns[span.turn].tokens
     assert tokens is not None
-    found = floats_of(tokens.logprobs or b"")
-    if len(found) != span.stop - span.start:
+    logprobs = floats_of(tokens.logprobs or b"")
+    if len(logprobs) != span.stop - span.start:
         raise BrokenContext(
-            f"turn {span.turn} has {len(found)} logprobs for {span.stop - span.start} sampled ids"
+            f"turn {span.turn} has {len(logprobs)} logprobs for {span.stop - span.start} sampled ids"
         )
-    return found
+    return logprobs
 
 
 def _versions(turns: Sequence[Turn], spans: Sequence[Span]) -> list[tuple[int, int, str]]:
-    found = []
+    spans_of_version = []
     for span in spans:
         versions = turns[span.turn].versions if span.trained else ()
-        for place, (offset, version) in enumerate(versions):
-            stop = span.start + versions[place + 1][0] if place + 1 < len(versions) else span.stop
-            found.append((span.start + offset, stop, version))
-    return found
+        for position, (offset, version) in enumerate(versions):
+            stop = span.start + versions[position + 1][0] if position + 1 < len(versions) else span.stop
+            spans_of_version.append((span.start + offset, stop, version))
+    return spans_of_version
 
 
 def _kind(turns: Sequence[Turn], spans: Sequence[Span]) -> str | None:
@@ -248,9 +248,9 @@ def _unanswered(rollout: Rollout) -> dict[int, int]:
     if not asking:
         return {}
     answered = {message.tool_call_id for message in rollout.messages if message.role == "tool"}
-    found: dict[int, int] = {}
+    missing_by_turn: dict[int, int] = {}
     for message in asking:
         missing = sum(call.id not in answered for call in message.tool_calls or ())
         if missing and message.turn is not None:
-            found[message.turn] = missing
-    return found
+            missing_by_turn[message.turn] = missing
+    return missing_by_turn

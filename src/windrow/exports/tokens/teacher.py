@@ -13,12 +13,12 @@ from windrow.records import Turn
 
 def teacher_logprobs(turns: Sequence[Turn], sequence: TrainingSequence) -> Floats | None:
     """As long as the sequence, 0 where nothing is trained; None where a turn that is trained has none."""
-    found = np.zeros(len(sequence), np.float32)
+    logprobs = np.zeros(len(sequence), np.float32)
     for span in sequence.spans:
         if not span.trained:
             continue
         tokens = turns[span.turn].tokens
         if tokens is None or tokens.teacher is None:
             return None
-        found[span.start : span.stop] = floats_of(tokens.teacher.logprobs)
-    return found
+        logprobs[span.start : span.stop] = floats_of(tokens.teacher.logprobs)
+    return logprobs

@@ -20,10 +20,9 @@ from windrow.exports.tokens.top import top_of
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.blobs import FOLDER, read_blob
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import read_tasks
+from windrow.store.task_file import TASKS, read_tasks
 from windrow.util.blobs import blobs_in
-from windrow.util.hash_index import Repeats
+from windrow.util.hash_index import DuplicateFinder
 from windrow.util.token_contexts import ID_BYTES, BrokenContext, context_ids
 
 Level = Literal["fatal", "warning"]
@@ -63,7 +62,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[str, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TokenCheck(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     attempts: int
     exact: int
@@ -104,11 +103,11 @@ class _Tally:
         )
 
 
-def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
+def verify_run(path: str | Path, merging: Merging = STRICT) -> TokenCheck:
     """Look at every line of a run; nothing is changed."""
     tally = _Tally()
     attempts = exact = trained = 0
-    names = Repeats()
+    names = DuplicateFinder()
     with RunReader(path) as reader:
         tasks = _known_tasks(reader.path)
         for _, rollout in reader.lines(decode_rollout):
@@ -116,8 +115,8 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
             exact += rollout.capture == "tokens"
             names.add((rollout.id, rollout.attempt))
             where = f"{rollout.id}.{rollout.attempt}"
-            known = rollout.task.data is not None if tasks is None else rollout.task.digest in tasks
-            if not known:
+            has_task = rollout.task.data is not None if tasks is None else rollout.task.digest in tasks
+            if not has_task:
                 tally.add("task_missing", where)
             problems, tokens = examined(rollout, merging)
             problems += _blobs(reader.path, rollout)
@@ -127,7 +126,7 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> Verdict:
         for bad in reader.bad_lines:
             tally.add("bad_line", f"{bad.segment}:{bad.number}: {bad.problem}")
         _count_duplicates(reader, names, tally)
-    return Verdict(
+    return TokenCheck(
         run=str(path), attempts=attempts, exact=exact, trained_tokens=trained, findings=tally.findings()
     )
 
@@ -147,14 +146,16 @@ def problems(rollout: Rollout, merging: Merging = STRICT) -> list[Problem]:
 
 def examined(rollout: Rollout, merging: Merging = STRICT) -> tuple[list[Problem], int]:
     """What is wrong with the tokens of a rollout, and how many are trained of them."""
-    found = list(_stamp(rollout))
+    problems_found = list(_stamp(rollout))
     for number, turn in enumerate(rollout.turns):
         if turn.tokens is not None:
-            found += _turn(rollout, number, turn)
-    if rollout.capture != "tokens" or any(CHECKS[check][0] == "fatal" for check, _ in found):
-        return found, 0
+            problems_found += _turn(rollout, number, turn)
+    if rollout.capture != "tokens" or any(CHECKS[check][0] == "fatal" for check, _ in problems_found):
+        return problems_found, 0
     sequences = training_sequences(rollout, merging)
-    return [*found, *_masks(rollout, sequences, merging)], sum(int(s.loss_mask.sum()) for s in sequences)
+    return [*problems_found, *_masks(rollout, sequences, merging)], sum(
+        int(s.loss_mask.sum()) for s in sequences
+    )
 
 
 def _stamp(rollout: Rollout) -> Iterator[Problem]:
@@ -168,8 +169,8 @@ def _stamp(rollout: Rollout) -> Iterator[Problem]:
         if tokens is None or tokens.logprobs is None:
             yield Problem("capture", f"turn {number} has no {rollout.capture}")
         elif rollout.capture == "tokens" and not (tokens.output and (tokens.prefix or tokens.prompt_new)):
-            said = turn.usage is None or turn.usage.completion_tokens > 0
-            if said or not (tokens.prefix or tokens.prompt_new):
+            has_reply = turn.usage is None or turn.usage.completion_tokens > 0
+            if has_reply or not (tokens.prefix or tokens.prompt_new):
                 yield Problem("capture", f"turn {number} has no ids")
 
 
@@ -273,15 +274,15 @@ def _first_of_each(problems: Iterable[Problem]) -> list[Problem]:
     return list({problem.check: problem for problem in reversed(list(problems))}.values())[::-1]
 
 
-def _count_duplicates(reader: RunReader, names: Repeats, tally: _Tally) -> None:
+def _count_duplicates(reader: RunReader, names: DuplicateFinder, tally: _Tally) -> None:
     """Lines are counted that say an (id, attempt) again; the log is read twice only where there seem to be some."""
-    twice = names.found()
+    twice = names.duplicates()
     if not twice:
         return
     seen: set[tuple[str, int]] = set()
-    for place, head in reader.heads():
+    for position, head in reader.heads():
         name = (head.id, head.attempt)
         if name in twice:
             if name in seen:
-                tally.add("duplicate", f"{head.id}.{head.attempt} in {place.segment}")
+                tally.add("duplicate", f"{head.id}.{head.attempt} in {position.segment}")
             seen.add(name)

@@ -11,8 +11,9 @@ from windrow.engine.control import Control
 from windrow.errors import WindrowError
 from windrow.grading.rescoring.opening import OpenRescore
 from windrow.grading.rescoring.progress import RescoreProgress
-from windrow.stats.metrics import survey, write_metrics
-from windrow.store.run_directory import RunDirectory, generations_of, with_generation
+from windrow.stats.metrics import measure_run, write_metrics
+from windrow.store.manifest import generations_of, with_generation
+from windrow.store.run_directory import RunDirectory
 
 Warn = Callable[[str], None]
 
@@ -63,7 +64,7 @@ async def finish(
 async def _write_metrics(directory: RunDirectory, warn: Warn) -> None:
     """The verdicts are safe by now, so a failure here is only a warning."""
     try:
-        measured = await asyncio.to_thread(survey, directory.path, warn=warn)
+        measured = await asyncio.to_thread(measure_run, directory.path, warn=warn)
         await asyncio.to_thread(write_metrics, directory.path, measured, directory.disk)
     except (WindrowError, OSError) as problem:
         warn(f"no metrics.json: {problem}")

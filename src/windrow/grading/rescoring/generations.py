@@ -9,15 +9,10 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.records import ErrorRecord
-from windrow.stats.metrics import survey, write_metrics
+from windrow.stats.metrics import measure_run, write_metrics
+from windrow.store.manifest import Fingerprint, Manifest, generations_of, with_generation
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import (
-    Fingerprint,
-    Manifest,
-    RunDirectory,
-    generations_of,
-    with_generation,
-)
+from windrow.store.run_directory import RunDirectory
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +36,7 @@ def use_generation(run: str | Path, number: int) -> Fingerprint:
             have = ", ".join(map(str, sorted(by_number))) or "none"
             raise UsageError(f"{run} has no generation {number} (it has {have})")
         directory.write_manifest(with_generation(directory.manifest, by_number[number]))
-        write_metrics(run, survey(run), directory.disk)
+        write_metrics(run, measure_run(run), directory.disk)
         return by_number[number]
     finally:
         directory.close()

@@ -16,7 +16,8 @@ from windrow.grading.scorer_models import scorer_models
 from windrow.services.plan import given_addresses
 from windrow.store.judgements import Judgements
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import GradingSink, RunDirectory
+from windrow.store.run_directory import RunDirectory
+from windrow.store.sinks import GradingSink
 from windrow.store.where import parse_where
 from windrow.util.redaction import Redactor
 

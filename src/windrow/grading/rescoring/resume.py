@@ -11,17 +11,11 @@ from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.rescoring.generations import decode_grading_head, generation_numbered
 from windrow.records import AttemptId
-from windrow.store.reader import RunReader, segments
-from windrow.store.run_directory import (
-    Fingerprint,
-    Manifest,
-    Rescore,
-    RunDirectory,
-    next_generation,
-    whole_sizes,
-    with_generation,
-)
-from windrow.util.hash_index import Index
+from windrow.store.manifest import Fingerprint, Manifest, Rescore, next_generation, with_generation
+from windrow.store.reader import RunReader
+from windrow.store.run_directory import RunDirectory
+from windrow.store.segments import segments, whole_sizes
+from windrow.util.hash_index import HashIndex
 
 
 class RescoreTarget(NamedTuple):
@@ -85,7 +79,7 @@ class JudgedBefore:
     """What a rescore had judged before it was cut short."""
 
     def __init__(self, reader: RunReader, mark: Rescore) -> None:
-        self._index = Index("I")
+        self._index = HashIndex("I")
         for place, head in reader.lines(decode_grading_head, name="scores"):
             if place.offset < mark.since.get(place.segment, 0) or head.generation != mark.generation:
                 continue

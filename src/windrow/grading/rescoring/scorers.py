@@ -16,7 +16,7 @@ from windrow.errors import UsageError
 from windrow.grading.run_scorers import check_names_differ
 from windrow.grading.scorers import ENV_SCORER, configured_scorer
 from windrow.grading.user_functions import scorer_of
-from windrow.store.run_directory import Manifest
+from windrow.store.manifest import Manifest
 
 
 def rescore_config(

@@ -14,7 +14,8 @@ from windrow.grading.rescoring.progress import RescoreProgress
 from windrow.grading.rescoring.resume import JudgedBefore, RescoreTarget
 from windrow.records import Grading, Rollout, RolloutGroup, decode_rollout
 from windrow.store.folding import GRADABLE, expected_scorers, is_ungraded, missing_scorers
-from windrow.store.reader import RunReader, segments
+from windrow.store.reader import RunReader
+from windrow.store.segments import segments
 from windrow.store.where import parse_where
 
 FIRST_ATTEMPT = b'"attempt":1,'

@@ -21,7 +21,7 @@ from windrow.envs import find_env
 from windrow.errors import UsageError
 from windrow.integrations.hud.tasks import read_task
 from windrow.records import Json
-from windrow.tasks.row_formats import Marks, Traits
+from windrow.tasks.row_formats import Marks, RowFormat
 
 Generation = Literal["v4", "v5", "v6"]
 NAME = "hud"
@@ -81,21 +81,9 @@ def split_row(row: Mapping[str, Json]) -> tuple[dict[str, Json], Marks]:
     return dict(row), Marks()
 
 
-def env_of(row: Mapping[str, Json]) -> str | None:
-    return NAME
-
-
 def owns_env(row: Mapping[str, Json]) -> bool:
     """An `env` beside an `mcp_config` is ours; that of later generations is theirs."""
     return generation_of(row) != "v4"
-
-
-def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
-    return {}
-
-
-def traits_of(row: Mapping[str, Json]) -> Traits | None:
-    return None  # what any row has
 
 
 def key_of(row: Mapping[str, Json]) -> str | None:
@@ -115,24 +103,8 @@ def default_slug(template: str, args: Mapping[str, Json]) -> str:
     return f"{template}-{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]}"
 
 
-def has_input(row: Mapping[str, Json]) -> bool:
-    return False  # but for `prompt`, which any row may have
-
-
 def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
     raise ValueError(not_played(row))
-
-
-def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
-    return {}
-
-
-def unheeded(row: Mapping[str, Json]) -> list[str]:
-    return []
-
-
-def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:
-    return {"agent": agent, **row}
 
 
 def not_played(row: Mapping[str, Json]) -> str:
@@ -209,3 +181,13 @@ def _texts(value: Json, what: str) -> None:
 def _expect(value: Json, kind: type, problem: str) -> None:
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"{problem}, found {value!r:.80}")
+
+
+ROW_FORMAT = RowFormat(
+    is_row=is_row,
+    opening_of=opening_of,
+    split_row=split_row,
+    env_of=lambda row: NAME,
+    owns_env=owns_env,
+    key_of=key_of,
+)

@@ -107,7 +107,7 @@ def pages() -> Path:
     folder = Path(spec.origin).parent / "html" if spec is not None and spec.origin else None
     if folder is None or not (folder / "miniwob").is_dir():
         raise UsageError(
-            f"{NAME}: its pages are not installed; type pip install --no-deps miniwob (and pip install 'windrow[web]')"
+            f"{NAME}: its pages are not installed; type pip install --no-deps miniwob (and pip install 'windrow-rl[web]')"
         )
     return folder.resolve()
 

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from windrow.agents import Agent, Dispatch, Session
 from windrow.config import nearest
 from windrow.errors import EndpointError, InfraError
-from windrow.integrations.nemo_gym.answers import played_of
 from windrow.integrations.nemo_gym.client import Caller, Servers, connected
 from windrow.integrations.nemo_gym.env import NAME
+from windrow.integrations.nemo_gym.episodes import played_of
 from windrow.integrations.nemo_gym.items import given_content
 from windrow.integrations.nemo_gym.rows import (
     AGENT,

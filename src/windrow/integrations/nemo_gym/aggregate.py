@@ -21,20 +21,15 @@ TIMEOUT_S = 600.0
 _LEFT_OUT = ("response", PARAMS)
 
 
-def head_of(spelled: str) -> str:
-    """The address in `nemo-gym:http://HOST:PORT`."""
-    kind, _, address = spelled.partition(":")
-    try:
-        check_address(address, f"--aggregate {NAME}:http://HOST:PORT")
-    except ValueError as problem:
-        raise UsageError(f"--aggregate {spelled}: {problem}") from None
-    if kind != NAME:
-        raise UsageError(f"--aggregate {spelled}: expected {NAME}:http://HOST:PORT")
-    return address
-
-
 async def aggregate(run: str | Path, head: str, *, timeout_s: float = TIMEOUT_S) -> list[dict[str, Json]]:
-    """What the agents of a run say of it, one entry an agent, as NeMo Gym writes it to `_aggregate_metrics.json`."""
+    """The aggregates of a run's agents, one entry per agent, as NeMo Gym writes them to `_aggregate_metrics.json`.
+
+    `head` is the address in `--aggregate nemo-gym:http://HOST:PORT`.
+    """
+    try:
+        check_address(head, f"--aggregate {NAME}:http://HOST:PORT")
+    except ValueError as problem:
+        raise UsageError(f"--aggregate {NAME}:{head}: {problem}") from None
     by_agent: dict[str, list[dict[str, Json]]] = {}
     for rollout in load(run):
         if rollout.reward is not None and not rollout.opponent:

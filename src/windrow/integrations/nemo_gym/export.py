@@ -32,8 +32,7 @@ from windrow.integrations.nemo_gym.reward_profiles import Agent, Task, numbers
 from windrow.integrations.nemo_gym.rows import PARAMS, TASK_INDEX, agent_of
 from windrow.records import Json, Rollout
 from windrow.store.reader import RunReader
-from windrow.store.run_directory import TASKS
-from windrow.store.task_file import tasks_in_order
+from windrow.store.task_file import TASKS, tasks_in_order
 from windrow.util.token_contexts import BrokenContext
 
 NO_INPUT = "tasks that only a prompt template gives an input, which was not rendered for them: they are to be collected with it"

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.agents import Heard, Piece, Said
+from windrow.agents import InputMessage, ModelTurn, Piece
 from windrow.policies import Completion
 from windrow.policies.capture import packed
 from windrow.records import Call, Json, Message, Tokens
@@ -30,9 +30,9 @@ def read_output(output: Json, *, where: str = "response.output") -> list[Piece]:
     for call in _calls(output, where):
         first = call[0][1]
         if _is_said(first):
-            pieces.append(Said(_completion([item for _, item in call])))
+            pieces.append(ModelTurn(_completion([item for _, item in call])))
         else:
-            pieces.append(Heard(_heard(first, call[0][0])))
+            pieces.append(InputMessage(_heard(first, call[0][0])))
     return pieces
 
 
@@ -40,7 +40,7 @@ def read_items(items: Json, *, where: str) -> list[Message]:
     """Items as messages, for a prompt: no tokens, and what the model is said to have said is the task's."""
     found: list[Message] = []
     for piece in read_output(items, where=where):
-        if isinstance(piece, Heard):
+        if isinstance(piece, InputMessage):
             found.append(msgspec.structs.replace(piece.message, origin="task"))
         else:
             said = piece.completion

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from windrow.agents import Piece, Said
+from windrow.agents import ModelTurn, Piece
 from windrow.integrations.nemo_gym.items import (
     LOGPROBS,
     heard_item,
@@ -20,7 +20,7 @@ from windrow.integrations.nemo_gym.items import (
     said_items,
     token_fields,
 )
-from windrow.integrations.nemo_gym.patches import Difference, applied, difference
+from windrow.integrations.nemo_gym.json_differences import Difference, applied, difference
 from windrow.integrations.nemo_gym.rows import (
     AGENT,
     FAILURE_CLASS,
@@ -31,7 +31,7 @@ from windrow.integrations.nemo_gym.rows import (
     params_of,
     with_sampling,
 )
-from windrow.integrations.nemo_gym.usages import read_usage, shared, written_usage
+from windrow.integrations.nemo_gym.usage import read_usage, shared, written_usage
 from windrow.policies.capture import held
 from windrow.records import ErrorRecord, Json, Message, Owner, Rollout, Turn
 from windrow.util.token_contexts import prompt_ids
@@ -207,7 +207,7 @@ def _with_totals(
     pieces: list[Piece], response: Mapping[str, Json], incomplete: str | None
 ) -> tuple[Piece, ...]:
     """The model calls with what is said of all of them: the model, the usage, and of the last one how it ended."""
-    calls = [piece.completion for piece in pieces if isinstance(piece, Said)]
+    calls = [piece.completion for piece in pieces if isinstance(piece, ModelTurn)]
     if not calls:
         return tuple(pieces)
     model = response.get("model")
@@ -215,14 +215,14 @@ def _with_totals(
     ended = ("length" if incomplete == LENGTH else incomplete) or calls[-1].finish
     finishes = [*(call.finish for call in calls[:-1]), ended]
     told = (
-        Said(
+        ModelTurn(
             msgspec.structs.replace(
                 call, usage=usage, finish=finish, model=model if isinstance(model, str) else None
             )
         )
         for call, usage, finish in zip(calls, usages, finishes, strict=True)
     )
-    return tuple(next(told) if isinstance(piece, Said) else piece for piece in pieces)
+    return tuple(next(told) if isinstance(piece, ModelTurn) else piece for piece in pieces)
 
 
 def _response(rollout: Rollout) -> dict[str, Json]:

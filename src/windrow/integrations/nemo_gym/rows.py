@@ -17,7 +17,7 @@ import msgspec
 from windrow.config import Sampling
 from windrow.integrations.nemo_gym.items import read_items
 from windrow.records import Json, Message
-from windrow.tasks.row_formats import Marks, Traits
+from windrow.tasks.row_formats import Marks, RowFormat
 
 PARAMS = "responses_create_params"
 AGENT = "agent_ref"
@@ -75,14 +75,6 @@ def agent_of(row: Mapping[str, Json]) -> str | None:
 def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:
     """The row for this agent, unless it names one itself."""
     return dict(row) if agent_of(row) is not None else {**row, AGENT: {"name": agent}}
-
-
-def owns_env(row: Mapping[str, Json]) -> bool:
-    return False
-
-
-def key_of(row: Mapping[str, Json]) -> str | None:
-    return str(row["id"]) if row.get("id") is not None else None
 
 
 def has_input(row: Mapping[str, Json]) -> bool:
@@ -159,18 +151,6 @@ def unheeded(row: Mapping[str, Json]) -> list[str]:
     ]
 
 
-def env_of(row: Mapping[str, Json]) -> str | None:
-    return None  # any that can be opened with messages
-
-
-def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
-    return {}
-
-
-def traits_of(row: Mapping[str, Json]) -> Traits | None:
-    return None  # what any row has
-
-
 def seed_of(params: Mapping[str, Json]) -> int | None:
     """The seed in `metadata.extra_body`, where NeMo Gym puts it: an object in JSON text."""
     seed = _extra_body(params).get("seed")
@@ -235,3 +215,14 @@ def _number(row: Mapping[str, Json], key: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError(f"{key!r} must be a whole number from 0 on, found {value!r:.80}")
     return value
+
+
+ROW_FORMAT = RowFormat(
+    is_row=is_row,
+    opening_of=opening_of,
+    has_input=has_input,
+    split_row=split_row,
+    with_agent=with_agent,
+    sampling_of=sampling_of,
+    unheeded=unheeded,
+)

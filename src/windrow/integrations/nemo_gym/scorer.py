@@ -17,11 +17,11 @@ from windrow.envs.scoring import Verdict
 from windrow.errors import EnvError, ScorerError, WindrowError
 from windrow.grading.base import BaseScorer
 from windrow.integrations.nemo_gym.agent import check_address
-from windrow.integrations.nemo_gym.answers import JUDGE_FAILED, NEVER_JUDGED, PLAYED_BY, finite, is_reward
 from windrow.integrations.nemo_gym.client import Caller, Servers, connected
+from windrow.integrations.nemo_gym.episodes import JUDGE_FAILED, NEVER_JUDGED, PLAYED_BY, finite, is_reward
 from windrow.integrations.nemo_gym.results import REWARD, STATE, numbers_of, verifier_fields
 from windrow.integrations.nemo_gym.rows import FAILURE_CLASS, JUDGE_ERROR, TASK_INDEX, agent_of, split_row
-from windrow.integrations.nemo_gym.written import answer_of
+from windrow.integrations.nemo_gym.verify_request import verify_request
 from windrow.records import Json, RecordedScore
 
 STATELESS, UNKNOWN = "stateless", "unknown"
@@ -97,7 +97,7 @@ class Verified(BaseScorer):
                     retryable=False,
                 )
             row, _ = split_row(episode.task.data or {})
-            sent = {**row, **answer_of(episode), TASK_INDEX: episode.task.index}
+            sent = {**row, **verify_request(episode), TASK_INDEX: episode.task.index}
             found = await self._posted(caller, f"{url}/verify", sent)
         finally:
             await caller.close()

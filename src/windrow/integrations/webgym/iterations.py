@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from windrow.integrations.webgym.rows import TRAIN
+from windrow.store.manifest import Manifest
 from windrow.store.rank_progress import collecting
-from windrow.store.run_directory import Manifest
 
 
 def rank_of(manifest: Manifest) -> int | None:

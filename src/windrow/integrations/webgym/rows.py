@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from windrow.identity import digest
 from windrow.records import Json
-from windrow.tasks.row_formats import WEB, Marks, Traits, host_of
+from windrow.tasks.row_formats import WEB, Marks, RowFormat, Traits, host_of
 
 NAME, WEBSITE, DIFFICULTY, REFERENCE = "task_name", "website", "difficulty", "evaluator_reference"
 INSTRUCTION, START_URL, FACTS = "instruction", "start_url", "facts"  # what is put beside the row
@@ -126,14 +126,6 @@ def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
     return {"max_turns": steps[0 if difficulty <= EASY else 1 if difficulty <= MEDIUM else 2]}
 
 
-def owns_env(row: Mapping[str, Json]) -> bool:
-    return False
-
-
-def key_of(row: Mapping[str, Json]) -> str | None:
-    return str(row["id"]) if row.get("id") is not None else None
-
-
 def traits_of(row: Mapping[str, Json]) -> Traits | None:
     """Rows of one website that ask the same, at the same difficulty, are one task to WebGym."""
     difficulty = difficulty_of(row)
@@ -141,27 +133,16 @@ def traits_of(row: Mapping[str, Json]) -> Traits | None:
     return Traits(unique, difficulty, host_of(row[WEBSITE]))
 
 
-def env_of(row: Mapping[str, Json]) -> str | None:
-    return WEB
-
-
-def with_agent(row: Mapping[str, Json], agent: str) -> dict[str, Json]:
-    """The row for this agent, unless it names one itself."""
-    return {"agent": agent, **row}
-
-
-def has_input(row: Mapping[str, Json]) -> bool:
-    return False  # a template may have other words for it
-
-
 def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
     """What a row opens with where there is no browser: the instruction."""
     return [{"role": "user", "content": row[NAME]}]
 
 
-def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
-    return {}
-
-
-def unheeded(row: Mapping[str, Json]) -> list[str]:
-    return []
+ROW_FORMAT = RowFormat(
+    is_row=is_row,
+    opening_of=opening_of,
+    split_row=split_row,
+    env_of=lambda row: WEB,
+    limits_of=limits_of,
+    traits_of=traits_of,
+)

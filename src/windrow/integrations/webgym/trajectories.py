@@ -24,7 +24,7 @@ from windrow.integrations.webgym.rows import (
 from windrow.integrations.webgym.steps import Page, Taken, outcome_of, steps_of
 from windrow.records import Json, Rollout
 from windrow.store.blobs import FOLDER
-from windrow.store.run_directory import Manifest
+from windrow.store.manifest import Manifest
 
 Trajectory = list[dict[str, Json]]
 

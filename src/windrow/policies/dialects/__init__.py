@@ -1,4 +1,9 @@
-"""The dialects by name. `auto` is none of them: the endpoint is asked what it is (`policies/probe.py`)."""
+"""Dialects: how each kind of model server is asked, and how its answer is read. The table of them by name.
+
+A dialect turns a request into a body and an answer into a completion, and holds no state. Connections, failures and
+the choice of an endpoint are one level up. `auto` is not a dialect: the endpoint is asked what it is
+(`policies/probe.py`).
+"""
 
 from __future__ import annotations
 
@@ -29,13 +34,13 @@ DIALECTS: dict[str, Dialect] = {
     )
 }
 
-# Which dialect of the same server scores ids that are given.
+# The dialect in which the same server scores forced ids.
 SCORING = {"vllm": "vllm-completions", "vllm-generate": "vllm-completions", "sglang": "sglang-generate"}
 SCORING |= {"llamacpp": "llamacpp-completion"}
 SCORING |= {name: name for name in ("vllm-completions", "sglang-generate", "llamacpp-completion")}
 
 
 def scoring(dialect: Dialect) -> Dialect | None:
-    """The dialect in which the same server is asked to score ids; None where it cannot."""
+    """The dialect in which the same server scores forced ids; None where it cannot."""
     name = SCORING.get(dialect.name)
     return DIALECTS[name] if name is not None else None

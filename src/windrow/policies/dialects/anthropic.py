@@ -84,11 +84,11 @@ class AnthropicMessages(Dialect):
 
     def read(self, answer: bytes, request: Request) -> Completion:
         reply = _decode(answer)
-        said = [block.text or "" for block in reply.content if block.type == "text"]
-        thought = [block.thinking or "" for block in reply.content if block.type == "thinking"]
+        reply_texts = [block.text or "" for block in reply.content if block.type == "text"]
+        thoughts = [block.thinking or "" for block in reply.content if block.type == "thinking"]
         return Completion(
-            content="".join(said) if said else None,
-            reasoning="\n".join(thought) or None,
+            content="".join(reply_texts) if reply_texts else None,
+            reasoning="\n".join(thoughts) or None,
             tool_calls=tuple(_call(block) for block in reply.content if block.type == "tool_use"),
             finish=FINISHES.get(reply.stop_reason or "", reply.stop_reason),
             usage=_counted(reply.usage) if reply.usage else None,
@@ -131,9 +131,9 @@ def _text(text: str) -> Json:
 
 
 def _image(url: str) -> Json:
-    if (found := _DATA_URL.fullmatch(url)) is None:
+    if (match := _DATA_URL.fullmatch(url)) is None:
         return {"type": "image", "source": {"type": "url", "url": url}}
-    return {"type": "image", "source": {"type": "base64", "media_type": found[1], "data": found[2]}}
+    return {"type": "image", "source": {"type": "base64", "media_type": match[1], "data": match[2]}}
 
 
 def _call(block: _Block) -> Call:

@@ -1,6 +1,6 @@
-"""What a dialect is: a request as one kind of server takes it, and the completion that its answer is.
+"""The interface of a dialect: it writes requests for one kind of server and reads the answers as completions.
 
-A dialect holds nothing of an episode: one object serves them all.
+A dialect holds no state of an episode: one object serves them all.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ TOKENS: frozenset[Capture] = LOGPROBS | {"tokens"}
 
 
 class BadReply(ValueError):
-    """An answer that decodes and is no completion: what is wrong with it, for a person."""
+    """An answer that decodes but is not a completion; the message says what is wrong with it."""
 
 
 class Dialect:
+    """One way of asking a model server for a completion."""
+
     name: ClassVar[str]
     path: ClassVar[str]
     at_root: ClassVar[bool] = False  # the path lies beside /v1, not below it
@@ -43,21 +45,21 @@ class Dialect:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
-        """What is sent."""
+        """The JSON body of the request."""
         raise NotImplementedError
 
     def read(self, answer: bytes, request: Request) -> Completion:
-        """The completion that `answer` is; BadReply, or what decoding raises, where it is none."""
+        """The completion in `answer`; BadReply or a decoding error where it has none."""
         raise NotImplementedError
 
     async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
-        """One call, as many requests as that takes."""
+        """One call, with as many requests as it takes."""
         answer = await endpoint.ask(self, self.body(request, model))
         return endpoint.read(self, answer, lambda body: self.read(body, request))
 
 
 def with_options(body: dict[str, Json], request: Request, **names: str) -> dict[str, Json]:
-    """`body` with the request's sampling; `names` are what this server calls an option."""
+    """`body` with the request's sampling options; `names` maps an option to this server's name for it."""
     for option, value in request.sampling.items():
         if option == "extra":
             body.update(value)
@@ -67,5 +69,5 @@ def with_options(body: dict[str, Json], request: Request, **names: str) -> dict[
 
 
 def some_of(*options: str) -> frozenset[str]:
-    """The sampling options that a dialect takes; `extra` always goes into the body as it is."""
+    """The sampling options that a dialect takes, and `extra`, which always goes into the body as it is."""
     return frozenset(options) | {"extra"}

@@ -19,7 +19,7 @@ import msgspec
 from windrow.policies.base import Completion, Request
 from windrow.policies.capture import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
-from windrow.policies.prompt_ids import told_prompt
+from windrow.policies.prompt_ids import read_prompt_ids
 from windrow.policies.top_logprobs import MISSING_LOGPROB, with_top
 from windrow.policies.wire import (
     Choice,
@@ -55,7 +55,7 @@ class OpenAIChat(Dialect):
         return body
 
     def top_options(self, k: int) -> dict[str, Json]:
-        """How the `k` likeliest tokens of each place are asked for."""
+        """The options that ask for the `k` likeliest tokens at each position."""
         return {"top_logprobs": k}
 
     def read(self, answer: bytes, request: Request) -> Completion:
@@ -64,29 +64,29 @@ class OpenAIChat(Dialect):
         return self.completed(reply, self.with_top(tokens, answer, request), reached)
 
     def decoded(self, answer: bytes, request: Request) -> tuple[Reply, bytes | None]:
-        """The reply, and the ids of its prompt, where the server tells them and has counted as many."""
+        """The reply, and its prompt's ids where the server sends them and its count of them agrees."""
         reply = decode_reply(answer)
-        told = self.prompt_told(reply)
+        prompt_field = self.prompt_field(reply)
         fields = [reply.prompt_token_ids, *[choice.prompt_token_ids for choice in reply.choices]]
-        prompt = told_prompt(fields, told, request.prompts, lambda: check_reply(answer))
+        prompt = read_prompt_ids(fields, prompt_field, request.prompts, lambda: check_reply(answer))
         if not reply.choices:
             raise BadReply("it has no choices")
         return reply, prompt if counts_agree(reply, prompt) else None
 
-    def prompt_told(self, reply: Reply) -> msgspec.Raw | None:
+    def prompt_field(self, reply: Reply) -> msgspec.Raw | None:
         """The field of a reply that has the ids of its prompt."""
         return None
 
     def with_top(self, tokens: Tokens | None, answer: bytes, request: Request) -> Tokens | None:
-        """The tokens with the likeliest of each place, where these are asked for and told."""
-        found = likeliest(answer) if request.top_logprobs and tokens is not None else None
-        return tokens if found is None else with_top(tokens, request.top_logprobs, *found)
+        """The tokens with the likeliest at each position, where the request asked for them and the reply has them."""
+        top = likeliest(answer) if request.top_logprobs and tokens is not None else None
+        return tokens if top is None else with_top(tokens, request.top_logprobs, *top)
 
     def completed(self, reply: Reply, tokens: Tokens | None, reached: Capture) -> Completion:
         choice = reply.choices[0]
         message = choice.message
         return Completion(
-            content=message.said,
+            content=message.text,
             tokens=tokens,
             capture=reached,
             tool_calls=message.calls if message.tool_calls else (),
@@ -97,7 +97,7 @@ class OpenAIChat(Dialect):
         )
 
     def tokens(self, reply: Reply, prompt: bytes | None, capture: Capture) -> tuple[Tokens | None, Capture]:
-        """What the reply says of its tokens, and the level that this reaches."""
+        """The tokens in the reply, and the level that they reach."""
         choice = reply.choices[0]
         output, logprobs = self.output(choice), logprobs_of(choice)
         return packed(capture, prompt=prompt, output=output, logprobs=logprobs, kind=self.logprob_kind)
@@ -116,7 +116,7 @@ class VllmChat(OpenAIChat):
         # It counts the sampled token among them, likely or not: one more, and the k likeliest are always there.
         return {"top_logprobs": k + 1, "return_tokens_as_token_ids": True}
 
-    def prompt_told(self, reply: Reply) -> msgspec.Raw | None:
+    def prompt_field(self, reply: Reply) -> msgspec.Raw | None:
         return reply.prompt_token_ids
 
     def output(self, choice: Choice) -> list[int] | None:
@@ -128,7 +128,7 @@ class SglangChat(OpenAIChat):
     captures = TOKENS
     token_options: ClassVar[dict[str, Json]] = {"return_token_ids": True, "return_prompt_token_ids": True}
 
-    def prompt_told(self, reply: Reply) -> msgspec.Raw | None:
+    def prompt_field(self, reply: Reply) -> msgspec.Raw | None:
         return reply.choices[0].prompt_token_ids if reply.choices else None
 
     def output(self, choice: Choice) -> list[int] | None:
@@ -145,9 +145,9 @@ def counts_agree(reply: Reply, prompt: bytes | None) -> bool:
 
 
 def logprobs_of(choice: Choice) -> Sequence[float] | None:
-    """A logprob for each sampled token the server speaks of; None where one of them is only a placeholder."""
+    """One logprob per sampled token that the server lists; None where one of them is only a placeholder."""
     entries = choice.entries
     if entries is None:
         return None
-    found = [entry.logprob for entry in entries]
-    return None if found and min(found) <= MISSING_LOGPROB else found
+    logprobs = [entry.logprob for entry in entries]
+    return None if logprobs and min(logprobs) <= MISSING_LOGPROB else logprobs

@@ -29,14 +29,14 @@ def _part(
         return text(str(part["text"]))
     address = part.get("image_url")
     url = address.get("url") if isinstance(address, dict) else address
-    found = image(url) if isinstance(url, str) else None
-    if found is None:
+    image_part = image(url) if isinstance(url, str) else None
+    if image_part is None:
         raise PolicyError(
             f"a part of type {part.get('type')!r} in a {role} message cannot be sent in this dialect; use "
             f"--dialect openai",
             kind="unsupported_content",
         )
-    return found
+    return image_part
 
 
 def arguments_of(call: Call) -> dict[str, Json]:

@@ -14,7 +14,7 @@ from windrow.errors import InfraError, PolicyError
 from windrow.policies.base import ForcedTokens
 from windrow.policies.dialects.token_in_token_out import Sampled, Scored
 from windrow.policies.prompt_ids import PromptReader
-from windrow.policies.top_logprobs import Place
+from windrow.policies.top_logprobs import TopTokens
 from windrow.records import Json, Usage
 
 if TYPE_CHECKING:
@@ -24,20 +24,24 @@ if TYPE_CHECKING:
 SURE = 1000.0  # added to a logit: nothing else is sampled
 
 
-class _Told(NamedTuple):
+class _IdScore(NamedTuple):
     logprob: float
-    top: Place
+    top: TopTokens
 
 
-async def forced(dialect: LlamacppCompletion, given: ForcedTokens, top: int, endpoint: Endpoint) -> Scored:
-    dialect.check_length([*given.prompt, *given.output], endpoint)
+async def score_forced_ids(
+    dialect: LlamacppCompletion, forced: ForcedTokens, top: int, endpoint: Endpoint
+) -> Scored:
+    dialect.check_length([*forced.prompt, *forced.output], endpoint)
     forcing = _Forcing(dialect, top, endpoint)
     # The last id is often one that ends replies, which no grammar takes.
-    told = [
-        *await forcing.run([*given.prompt], [*given.output[:-1]]),
-        *await forcing.run([*given.prompt, *given.output[:-1]], [*given.output[-1:]]),
+    scores = [
+        *await forcing.run([*forced.prompt], [*forced.output[:-1]]),
+        *await forcing.run([*forced.prompt, *forced.output[:-1]], [*forced.output[-1:]]),
     ]
-    return Scored([one.logprob for one in told], [one.top for one in told] if top else None, forcing.usage)
+    return Scored(
+        [score.logprob for score in scores], [score.top for score in scores] if top else None, forcing.usage
+    )
 
 
 class _Forcing:
@@ -50,19 +54,19 @@ class _Forcing:
         self.usage = Usage()
         self._grammars = True  # until the server refuses one
 
-    async def run(self, prefix: list[int], ids: list[int]) -> list[_Told]:
+    async def run(self, prefix: list[int], ids: list[int]) -> list[_IdScore]:
         if not ids:
             return []
         if len(ids) == 1:
             return [await self._single(prefix, ids[0])]
-        told = await self._followed(prefix, ids) if self._grammars else None
-        if told is not None:
-            return told
+        scores = await self._followed(prefix, ids) if self._grammars else None
+        if scores is not None:
+            return scores
         half = len(ids) // 2
         first = await self.run(prefix, ids[:half])
         return first + await self.run([*prefix, *ids[:half]], ids[half:])
 
-    async def _followed(self, prefix: list[int], ids: list[int]) -> list[_Told] | None:
+    async def _followed(self, prefix: list[int], ids: list[int]) -> list[_IdScore] | None:
         """What one call tells in which only these ids could be sampled; None where it did not go so."""
         grammar = "root ::= " + " ".join(f"<[{number}]>" for number in ids)
         try:
@@ -78,24 +82,25 @@ class _Forcing:
             return None
         if list(reply.ids) != ids or reply.logprobs is None or None in reply.logprobs:
             return None
-        places = reply.top or [()] * len(ids)
+        by_position = reply.top or [()] * len(ids)
         return [
-            _Told(logprob or 0.0, place or ()) for logprob, place in zip(reply.logprobs, places, strict=True)
+            _IdScore(logprob or 0.0, top or ())
+            for logprob, top in zip(reply.logprobs, by_position, strict=True)
         ]
 
-    async def _single(self, prefix: list[int], token: int) -> _Told:
+    async def _single(self, prefix: list[int], token: int) -> _IdScore:
         bias: dict[str, Json] = {"logit_bias": [[token, SURE]], "temperature": 0}
         reply = await self._sampled(prefix, 1, bias)
         if list(reply.ids) == [token] and reply.logprobs and reply.logprobs[0] is not None:
-            return _Told(reply.logprobs[0], (reply.top or [()])[0] or ())
-        logprob, place = await self._dialect.score(prefix, token, self._endpoint)  # a part of a character
+            return _IdScore(reply.logprobs[0], (reply.top or [()])[0] or ())
+        logprob, top = await self._dialect.score(prefix, token, self._endpoint)  # a part of a character
         self.usage += Usage(prompt_tokens=len(prefix), completion_tokens=1)
         if logprob is None:
             raise PolicyError(
                 f"{self._endpoint.base_url} does not know the id {token}: it has another vocabulary",
                 kind="other_vocabulary",
             )
-        return _Told(logprob, place)
+        return _IdScore(logprob, top)
 
     async def _sampled(self, prefix: list[int], count: int, options: dict[str, Json]) -> Sampled:
         body: dict[str, Json] = {"prompt": prefix, "n_predict": count, "n_probs": max(1, self._top)}
@@ -115,5 +120,5 @@ class _Forcing:
 
     def _read(self, answer: bytes) -> Sampled:
         reply = self._dialect.sampled(answer, PromptReader())
-        told = self._top and reply.logprobs is not None  # nothing is told of a part of a character
-        return reply._replace(top=self._dialect.likeliest(answer, reply)) if told else reply
+        has_top = self._top and reply.logprobs is not None  # nothing is told of a part of a character
+        return reply._replace(top=self._dialect.likeliest(answer, reply)) if has_top else reply

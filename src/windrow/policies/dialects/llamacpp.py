@@ -16,7 +16,7 @@ from windrow.policies.base import Completion, ForcedTokens, Request
 from windrow.policies.capture import asks, packed
 from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
 from windrow.policies.dialects.chat import OpenAIChat, chat_items
-from windrow.policies.dialects.forced_tokens import forced
+from windrow.policies.dialects.forced_tokens import score_forced_ids
 from windrow.policies.dialects.token_in_token_out import (
     Rendering,
     Sampled,
@@ -25,14 +25,14 @@ from windrow.policies.dialects.token_in_token_out import (
     template_items,
 )
 from windrow.policies.prompt_ids import PromptReader
-from windrow.policies.top_logprobs import Likely, Place
+from windrow.policies.top_logprobs import TopToken, TopTokens
 from windrow.policies.wire import Count, Logprob, TokenId
 from windrow.records import Json
 
 if TYPE_CHECKING:
     from windrow.policies.endpoint import Endpoint
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 LOOK_S = 20.0  # for the server to say how long its context is
 FEW, ALL = 256, 1 << 20  # of the likeliest tokens that a missing logprob is looked for among
@@ -127,15 +127,15 @@ class LlamacppCompletion(TokenDialect):
         return await tokenized(text, endpoint, whole=whole)
 
     async def detokenize(self, ids: Sequence[int], model: str, endpoint: Endpoint) -> str:
-        told = await endpoint.tell("/detokenize", {"tokens": list(ids)})
-        if told.content is None:
+        reply = await endpoint.ask_tokenizer("/detokenize", {"tokens": list(ids)})
+        if reply.content is None:
             raise endpoint.bad_reply("/detokenize", "it has no 'content'")
-        return told.content
+        return reply.content
 
     async def context_tokens(self, endpoint: Endpoint) -> int:
-        settings = (await endpoint.look("/props", LOOK_S)).get("default_generation_settings")
-        found = settings.get("n_ctx") if isinstance(settings, dict) else None
-        return found if isinstance(found, int) else 0
+        settings = (await endpoint.get_object("/props", LOOK_S)).get("default_generation_settings")
+        size = settings.get("n_ctx") if isinstance(settings, dict) else None
+        return size if isinstance(size, int) else 0
 
     def check_length(self, ids: list[int], endpoint: Endpoint) -> None:
         check_fits(ids, endpoint)
@@ -153,13 +153,13 @@ class LlamacppCompletion(TokenDialect):
             raise BadReply(
                 f"'tokens' has {len(reply.tokens)} ids, 'tokens_predicted' is {reply.tokens_predicted}"
             )
-        found = reply.completion_probabilities
+        entries = reply.completion_probabilities
         return Sampled(
             text=reply.content,
             ids=reply.tokens,
             logprobs=None
-            if found is None
-            else aligned(reply.tokens, [(one.id, one.logprob) for one in found]),
+            if entries is None
+            else aligned(reply.tokens, [(entry.id, entry.logprob) for entry in entries]),
             finish=_FINISHES.get(reply.stop_type or ""),
             prompt_tokens=reply.tokens_evaluated,
             overflowed=reply.truncated,
@@ -167,9 +167,9 @@ class LlamacppCompletion(TokenDialect):
             model=reply.model,
         )
 
-    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
-        found = _decode_scored(answer).completion_probabilities
-        return aligned(reply.ids, [(one.id, places_of(one.top_logprobs)) for one in found])
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[TopTokens | None] | None:
+        entries = _decode_scored(answer).completion_probabilities
+        return aligned(reply.ids, [(entry.id, top_tokens_of(entry.top_logprobs)) for entry in entries])
 
     async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sampled:
         """What was left out is asked for by the prefix that it follows."""
@@ -182,10 +182,12 @@ class LlamacppCompletion(TokenDialect):
                     top[position] = likely
         return reply._replace(logprobs=logprobs, top=top or None)
 
-    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
-        return await forced(self, given, top, endpoint)
+    async def score_forced(self, forced: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
+        return await score_forced_ids(self, forced, top, endpoint)
 
-    async def score(self, prefix: list[int], token: int, endpoint: Endpoint) -> tuple[float | None, Place]:
+    async def score(
+        self, prefix: list[int], token: int, endpoint: Endpoint
+    ) -> tuple[float | None, TopTokens]:
         """The logprob of a token after a prefix, None where the server does not tell, and the likeliest there."""
         for n_probs in (FEW, ALL):
             # A letter is made to be sampled, as a part of a character would leave its logprobs out again; those of the
@@ -194,10 +196,10 @@ class LlamacppCompletion(TokenDialect):
             body["logit_bias"] = [["a", 1000.0]]
             answer = await endpoint.ask(self, body)
             scored = endpoint.read(self, answer, _decode_scored).completion_probabilities
-            likely = places_of(scored[0].top_logprobs) if scored else []
-            for one in likely:
-                if one.name == token:
-                    return one.logprob, likely
+            likely = top_tokens_of(scored[0].top_logprobs) if scored else []
+            for candidate in likely:
+                if candidate.name == token:
+                    return candidate.logprob, likely
         return None, likely
 
 
@@ -212,57 +214,57 @@ class LlamacppEmbedded(LlamacppChat):
         return await super().complete(request, model, endpoint)
 
 
-def places_of(likely: Sequence[_Probability]) -> list[Likely]:
-    return [Likely(one.id, one.logprob) for one in likely]
+def top_tokens_of(likely: Sequence[_Probability]) -> list[TopToken]:
+    return [TopToken(entry.id, entry.logprob) for entry in likely]
 
 
-def aligned(ids: Sequence[int], found: Sequence[tuple[int, Told]]) -> list[Told | None] | None:
+def aligned(ids: Sequence[int], entries: Sequence[tuple[int, Value]]) -> list[Value | None] | None:
     """What was told of ids, by their places in the reply; None at the places for which the server told nothing.
 
     What is left out can be told by the ids alone, except where the same id stands on both sides of a gap: a place
     counts only if looking from the left and from the right finds the same one for it. None where the ids do not
     follow each other as in the reply.
     """
-    left = _places(ids, [number for number, _ in found])
-    right = _places(ids[::-1], [number for number, _ in reversed(found)])
+    left = _positions(ids, [number for number, _ in entries])
+    right = _positions(ids[::-1], [number for number, _ in reversed(entries)])
     if left is None or right is None:
         return None
-    mirrored = [len(ids) - 1 - place for place in reversed(right)]
-    told: list[Told | None] = [None] * len(ids)
-    for (_, one), first, last in zip(found, left, mirrored, strict=True):
+    mirrored = [len(ids) - 1 - position for position in reversed(right)]
+    by_position: list[Value | None] = [None] * len(ids)
+    for (_, value), first, last in zip(entries, left, mirrored, strict=True):
         if first == last:
-            told[first] = one
-    return told
+            by_position[first] = value
+    return by_position
 
 
-def _places(ids: Sequence[int], found: Sequence[int]) -> list[int] | None:
-    """The first places at which `found` stands in `ids`, in order."""
-    places: list[int] = []
-    place = 0
-    for one in found:
-        while place < len(ids) and ids[place] != one:
-            place += 1
-        if place == len(ids):
+def _positions(ids: Sequence[int], entry_ids: Sequence[int]) -> list[int] | None:
+    """The first places at which `entry_ids` stands in `ids`, in order."""
+    positions: list[int] = []
+    position = 0
+    for entry_id in entry_ids:
+        while position < len(ids) and ids[position] != entry_id:
+            position += 1
+        if position == len(ids):
             return None
-        places.append(place)
-        place += 1
-    return places
+        positions.append(position)
+        position += 1
+    return positions
 
 
 async def applied(body: dict[str, Json], endpoint: Endpoint) -> str:
     """The text that the server's chat template makes of a chat's body."""
-    told = await endpoint.tell("/apply-template", body)
-    if told.prompt is None:
+    reply = await endpoint.ask_tokenizer("/apply-template", body)
+    if reply.prompt is None:
         raise endpoint.bad_reply("/apply-template", "it has no 'prompt'")
-    return told.prompt
+    return reply.prompt
 
 
 async def tokenized(text: str, endpoint: Endpoint, *, whole: bool) -> list[int]:
     asked: dict[str, Json] = {"content": text, "add_special": whole, "parse_special": True}
-    told = await endpoint.tell("/tokenize", asked)
-    if told.tokens is None:
+    reply = await endpoint.ask_tokenizer("/tokenize", asked)
+    if reply.tokens is None:
         raise endpoint.bad_reply("/tokenize", "it has no 'tokens'")
-    return told.tokens
+    return reply.tokens
 
 
 def check_fits(ids: Sequence[int], endpoint: Endpoint) -> None:

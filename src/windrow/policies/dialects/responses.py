@@ -8,8 +8,8 @@ from windrow.policies.base import Completion, Request
 from windrow.policies.capture import asks, packed
 from windrow.policies.dialects.base import LOGPROBS, BadReply, Dialect, some_of, with_options
 from windrow.policies.dialects.content_parts import parts, texts
-from windrow.policies.top_logprobs import Likely, with_top
-from windrow.policies.wire import Count, Likeliest, Sampled, likeliest_of
+from windrow.policies.top_logprobs import TopToken, with_top
+from windrow.policies.wire import Count, Sampled, SampledWithTop, top_tokens_of
 from windrow.records import Call, Json, Message, Usage
 
 FINISHES = {"max_output_tokens": "length"}  # why a reply is incomplete
@@ -56,7 +56,7 @@ class _Response(msgspec.Struct, gc=False):
 
 
 class _Texts(msgspec.Struct, gc=False):
-    logprobs: list[Likeliest] | None = None
+    logprobs: list[SampledWithTop] | None = None
 
 
 class _Texted(msgspec.Struct, gc=False):
@@ -100,17 +100,17 @@ class OpenAIResponses(Dialect):
             reason = reply.error.message if reply.error else None
             raise BadReply(f"its status is {reply.status!r}: {reason or 'without a reason'}")
         parts = [part for item in reply.output if item.type == "message" for part in item.content or ()]
-        said = [part.refusal if part.text is None else part.text for part in parts]
+        reply_texts = [part.refusal if part.text is None else part.text for part in parts]
         thought = [part.text or "" for item in reply.output for part in item.summary or ()]
         calls = tuple(_call(item) for item in reply.output if item.type == "function_call")
-        told = [one.logprob for part in parts for one in part.logprobs or ()]
+        logprobs = [token.logprob for part in parts for token in part.logprobs or ()]
         tokens, reached = packed(
-            request.capture, prompt=None, output=None, logprobs=told or None, kind=self.logprob_kind
+            request.capture, prompt=None, output=None, logprobs=logprobs or None, kind=self.logprob_kind
         )
         if request.top_logprobs and tokens is not None:
             tokens = with_top(tokens, request.top_logprobs, *_likeliest(answer))
         return Completion(
-            content="".join(text or "" for text in said) if said else None,
+            content="".join(text or "" for text in reply_texts) if reply_texts else None,
             reasoning="\n".join(thought) or None,
             tool_calls=calls,
             finish=_finish(reply, calls),
@@ -121,10 +121,12 @@ class OpenAIResponses(Dialect):
         )
 
 
-def _likeliest(answer: bytes) -> tuple[list[list[Likely]], list[str]]:
+def _likeliest(answer: bytes) -> tuple[list[list[TopToken]], list[str]]:
     """The likeliest tokens at each place of the text, and the sampled ones."""
     items = [item for item in _decode_texts(answer).output if item.type == "message"]
-    return likeliest_of([one for item in items for part in item.content or () for one in part.logprobs or ()])
+    return top_tokens_of(
+        [token for item in items for part in item.content or () for token in part.logprobs or ()]
+    )
 
 
 def _items(message: Message) -> list[Json]:
@@ -132,10 +134,12 @@ def _items(message: Message) -> list[Json]:
         result = "".join(texts(message))
         return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": result}]
     if isinstance(message.content, list) and message.role != "assistant":
-        said: Json = parts(message, _text, _image)
+        content: Json = parts(message, _text, _image)
     else:
-        said = "".join(texts(message))
-    items: list[Json] = [{"role": message.role, "content": said}] if said or not message.tool_calls else []
+        content = "".join(texts(message))
+    items: list[Json] = (
+        [{"role": message.role, "content": content}] if content or not message.tool_calls else []
+    )
     return items + [
         {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
         for call in message.tool_calls or ()

@@ -22,9 +22,9 @@ from windrow.policies.dialects.token_in_token_out import (
     TokenDialect,
     template_items,
 )
-from windrow.policies.prompt_ids import PromptReader, decoded, told_prompt
-from windrow.policies.top_logprobs import Likely, Place
-from windrow.policies.wire import NOT_TOLD, Count, Logprob, TokenId
+from windrow.policies.prompt_ids import PromptReader, decoded, read_prompt_ids
+from windrow.policies.top_logprobs import TopToken, TopTokens
+from windrow.policies.wire import ABSENT, Count, Logprob, TokenId
 from windrow.records import Json, Usage
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Generated(msgspec.Struct, gc=False):
     text: str
     output_ids: list[TokenId]
     meta_info: _Meta
-    prompt_token_ids: msgspec.Raw = NOT_TOLD
+    prompt_token_ids: msgspec.Raw = ABSENT
 
 
 class _CheckedGenerated(_Generated, gc=False):
@@ -101,10 +101,10 @@ class SglangGenerate(TokenDialect):
 
     async def detokenize(self, ids: Sequence[int], model: str, endpoint: Endpoint) -> str:
         asked: dict[str, Json] = {"model": model, "tokens": list(ids), "skip_special_tokens": False}
-        told = await endpoint.tell("/detokenize", asked)
-        if told.text is None:
+        reply = await endpoint.ask_tokenizer("/detokenize", asked)
+        if reply.text is None:
             raise endpoint.bad_reply("/detokenize", "it has no 'text'")
-        return told.text
+        return reply.text
 
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         options: dict[str, Json] = {"max_new_tokens": MAX_TOKENS}
@@ -117,8 +117,8 @@ class SglangGenerate(TokenDialect):
 
     def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
         reply = decoded(answer, _decode, _check)
-        told = reply.prompt_token_ids
-        prompt = told_prompt([told], told, prompts, lambda: _check(answer))
+        prompt_field = reply.prompt_token_ids
+        prompt = read_prompt_ids([prompt_field], prompt_field, prompts, lambda: _check(answer))
         meta = reply.meta_info
         finish = meta.finish_reason
         if finish is not None and finish.type == "abort":
@@ -140,36 +140,36 @@ class SglangGenerate(TokenDialect):
             prompt=prompt,
         )
 
-    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
-        found = _decode_top(answer).meta_info.output_top_logprobs
-        if found is None:
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[TopTokens | None] | None:
+        by_position = _decode_top(answer).meta_info.output_top_logprobs
+        if by_position is None:
             return None
-        return [[Likely(triple[1], triple[0]) for triple in place or ()] for place in found]
+        return [[TopToken(triple[1], triple[0]) for triple in triples or ()] for triples in by_position]
 
-    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
+    async def score_forced(self, forced: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         # The first id that it tells of has no logprob, whichever it is: so the last one of the prompt is.
-        start = max(len(given.prompt) - 1, 0)
-        ids = [*given.prompt, *given.output]
+        start = max(len(forced.prompt) - 1, 0)
+        ids = [*forced.prompt, *forced.output]
         body: dict[str, Json] = {"input_ids": ids, "stream": False}
         body["sampling_params"] = {"max_new_tokens": 1, "temperature": 0}
         body |= {"return_logprob": True, "logprob_start_len": start, "top_logprobs_num": top}
         answer = await endpoint.ask(self, body)
-        return endpoint.read(self, answer, lambda found: _scored(found, ids[start:], len(given.output)))
+        return endpoint.read(self, answer, lambda reply: _scored(reply, ids[start:], len(forced.output)))
 
 
 def _scored(answer: bytes, ids: list[int], count: int) -> Scored:
     """The logprobs of the last `count` of these ids."""
     meta = _decode_scored(answer).meta_info
-    told = meta.input_token_logprobs
-    if [triple[1] for triple in told] != ids:  # it tells an id beyond its vocabulary as another
+    entries = meta.input_token_logprobs
+    if [triple[1] for triple in entries] != ids:  # it tells an id beyond its vocabulary as another
         raise BadReply("'input_token_logprobs' are those of other ids than were sent")
-    logprobs = [triple[0] for triple in told[-count:] if triple[0] is not None]
+    logprobs = [triple[0] for triple in entries[-count:] if triple[0] is not None]
     if len(logprobs) != count:
         raise BadReply(f"'input_token_logprobs' has {len(logprobs)} logprobs for {count} ids")
-    places = (meta.input_top_logprobs or [])[-count:]
+    by_position = (meta.input_top_logprobs or [])[-count:]
     return Scored(
         logprobs,
-        [[Likely(triple[1], triple[0]) for triple in place or ()] for place in places] or None,
+        [[TopToken(triple[1], triple[0]) for triple in triples or ()] for triples in by_position] or None,
         Usage(prompt_tokens=meta.prompt_tokens, completion_tokens=1, cached_tokens=meta.cached_tokens),
     )
 
@@ -182,15 +182,17 @@ async def rendered_by_tokenize(
     asked["add_generation_prompt"] = True
     if request.tools:
         asked["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
-    told = await endpoint.tell("/tokenize", asked)
-    if told.tokens is None:
+    reply = await endpoint.ask_tokenizer("/tokenize", asked)
+    if reply.tokens is None:
         raise endpoint.bad_reply("/tokenize", "it has no 'tokens'")
-    return Rendering(await dialect.detokenize(told.tokens, model, endpoint), told.tokens)
+    return Rendering(await dialect.detokenize(reply.tokens, model, endpoint), reply.tokens)
 
 
 async def tokenized(text: str, model: str, endpoint: Endpoint) -> list[int]:
     """Text that goes on from ids: nothing is put before it."""
-    told = await endpoint.tell("/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
-    if told.tokens is None:
+    reply = await endpoint.ask_tokenizer(
+        "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False}
+    )
+    if reply.tokens is None:
         raise endpoint.bad_reply("/tokenize", "it has no 'tokens'")
-    return told.tokens
+    return reply.tokens

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from windrow.errors import PolicyError
 from windrow.policies.base import Completion, ForcedTokens, Request, Route
-from windrow.policies.capture import given_tokens, packed
+from windrow.policies.capture import packed, scored_tokens
 from windrow.policies.dialects.base import TOKENS, Dialect
 from windrow.policies.prompt_ids import PromptReader, pack_ids
-from windrow.policies.top_logprobs import Place, with_top
+from windrow.policies.top_logprobs import TopTokens, with_top
 from windrow.policies.wire import wire_message
 from windrow.records import Json, Message, Usage
 
@@ -41,7 +41,9 @@ class Sampled(NamedTuple):
     model: str | None = None
     version: str | None = None
     prompt: bytes | None = None  # its ids as the server has seen them, packed, where it tells
-    top: Sequence[Place | None] | None = None  # the likeliest tokens for each id, where they are asked for
+    top: Sequence[TopTokens | None] | None = (
+        None  # the likeliest tokens for each id, where they are asked for
+    )
     overflowed: bool = False  # the context was full: the reply ended there, or went on without its beginning
 
 
@@ -49,7 +51,7 @@ class Scored(NamedTuple):
     """What a model gives for ids that were not its own: a logprob for each, the likeliest in their places, the cost."""
 
     logprobs: Sequence[float]
-    top: Sequence[Place] | None
+    top: Sequence[TopTokens] | None
     usage: Usage
 
 
@@ -107,65 +109,65 @@ class TokenDialect(Dialect):
         """What the answer tells; `prompts` reads the ids of the prompt, where they are told."""
         raise NotImplementedError
 
-    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[TopTokens | None] | None:
         """The likeliest tokens for each id of the reply; None where the server told of none."""
         raise NotImplementedError
 
-    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
+    async def score_forced(self, forced: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         """The logprobs of ids that are given."""
         raise NotImplementedError
 
     async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
-        if request.given is not None:
-            return await self._scored(request.given, request.top_logprobs, model, endpoint)
+        if request.forced is not None:
+            return await self._scored(request.forced, request.top_logprobs, model, endpoint)
         rendering = await self.render(request, model, endpoint)
         branches = branches_of(request.route)
-        branch, (chars, known) = longest(branches, rendering.text)
+        branch, (chars, id_count) = longest(branches, rendering.text)
         if branch is None:
             ids = rendering.ids
             if ids is None:
                 ids = await self.tokenize(rendering.text, model, endpoint, whole=True)
         else:
             added = await self.tokenize(rendering.text[chars:], model, endpoint, whole=False)
-            ids = [*branch.ids[:known], *added]
+            ids = [*branch.ids[:id_count], *added]
         self.check_length(ids, endpoint)
         answer = await endpoint.ask(self, self.body_of(ids, request, model))
-        reply = endpoint.read(self, answer, lambda body: self._told(body, request))
+        reply = endpoint.read(self, answer, lambda body: self._read_reply(body, request))
         if reply.logprobs is not None and None in reply.logprobs:
             reply = await self.fill(ids, reply, endpoint)
-        said = await self.detokenize(reply.ids, model, endpoint) if reply.ids else ""
+        sampled_text = await self.detokenize(reply.ids, model, endpoint) if reply.ids else ""
         if reply.text is None:
             spoken = reply.ids[:-1] if reply.finish == "stop" else reply.ids
             reply = reply._replace(text=await self.detokenize(spoken, model, endpoint) if spoken else "")
-        remember(branches, branch, rendering.text + said, [*ids, *reply.ids])
+        remember(branches, branch, rendering.text + sampled_text, [*ids, *reply.ids])
         whole = not reply.overflowed or len(ids) + len(reply.ids) <= await self.context_tokens(endpoint)
         return self._completion(request, ids, reply, whole=whole)
 
-    async def _scored(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Completion:
+    async def _scored(self, forced: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Completion:
         """The ids as they were given, with the logprobs that the model gives them."""
-        found = await self.score_given(given, top, model, endpoint)
-        if given.text is not None:
-            said = await self.detokenize(given.output, model, endpoint)
-            if not same_words(given.text, said):
+        scored = await self.score_forced(forced, top, model, endpoint)
+        if forced.text is not None:
+            output_text = await self.detokenize(forced.output, model, endpoint)
+            if not same_words(forced.text, output_text):
                 raise PolicyError(
-                    f"to {model!r} at {endpoint.base_url} the ids say {said!r:.80}, not {given.text!r:.80}: it has "
+                    f"to {model!r} at {endpoint.base_url} the ids say {output_text!r:.80}, not {forced.text!r:.80}: it has "
                     f"another vocabulary",
                     kind="other_vocabulary",
                 )
-        tokens = given_tokens(given.prompt, given.output, found.logprobs)
+        tokens = scored_tokens(forced.prompt, forced.output, scored.logprobs)
         return Completion(
             content=None,
             finish=None,
-            usage=found.usage,
-            tokens=with_top(tokens, top, found.top),
+            usage=scored.usage,
+            tokens=with_top(tokens, top, scored.top),
             capture="tokens",
             model=model,
         )
 
-    def _told(self, answer: bytes, request: Request) -> Sampled:
+    def _read_reply(self, answer: bytes, request: Request) -> Sampled:
         reply = self.sampled(answer, request.prompts)
-        wanted = request.top_logprobs and reply.logprobs is not None
-        return reply._replace(top=self.likeliest(answer, reply)) if wanted else reply
+        has_top = request.top_logprobs and reply.logprobs is not None
+        return reply._replace(top=self.likeliest(answer, reply)) if has_top else reply
 
     async def fill(self, ids: list[int], reply: Sampled, endpoint: Endpoint) -> Sampled:
         """A reply in which some logprobs are left out, with those that are to be had."""
@@ -211,17 +213,17 @@ def known_logprobs(logprobs: Sequence[float | None] | None) -> Sequence[float] |
     """All of them or none."""
     if logprobs is None:
         return None
-    known = [logprob for logprob in logprobs if logprob is not None]
-    return known if len(known) == len(logprobs) else None
+    present = [logprob for logprob in logprobs if logprob is not None]
+    return present if len(present) == len(logprobs) else None
 
 
-def same_words(text: str, said: str) -> bool:
-    """Whether `said`, the text of all ids of a reply, has the characters of `text` in their order.
+def same_words(text: str, output_text: str) -> bool:
+    """Whether `output_text`, the text of all ids of a reply, has the characters of `text` in their order.
 
     A record has the text without special tokens; spaces, and characters that are cut off, are told in several ways.
     """
-    found = iter(said)
-    return all(character in found for character in "".join(text.replace("\ufffd", "").split()))
+    remaining = iter(output_text)
+    return all(character in remaining for character in "".join(text.replace("\ufffd", "").split()))
 
 
 def branches_of(route: Route | None) -> list[Branch]:
@@ -230,8 +232,8 @@ def branches_of(route: Route | None) -> list[Branch]:
         return []
     if route.branches is None:
         route.branches = []
-    found: list[Branch] = route.branches
-    return found
+    branches: list[Branch] = route.branches
+    return branches
 
 
 def longest(branches: list[Branch], text: str) -> tuple[Branch | None, tuple[int, int]]:

@@ -16,9 +16,9 @@ from windrow.policies.capture import asks
 from windrow.policies.dialects.base import BadReply, some_of, with_options
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
 from windrow.policies.dialects.token_in_token_out import MAX_TOKENS, Rendering, Sampled, Scored, TokenDialect
-from windrow.policies.prompt_ids import PromptReader, decoded, told_prompt
-from windrow.policies.top_logprobs import MISSING_LOGPROB, Likely, Place, by_id
-from windrow.policies.wire import NOT_TOLD, Logprob, TokenId, WireUsage, likeliest
+from windrow.policies.prompt_ids import PromptReader, decoded, read_prompt_ids
+from windrow.policies.top_logprobs import MISSING_LOGPROB, TopToken, TopTokens, by_id
+from windrow.policies.wire import ABSENT, Logprob, TokenId, WireUsage, likeliest
 from windrow.records import Json
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class _Logprobs(msgspec.Struct, gc=False):
 class _Choice(msgspec.Struct, gc=False):
     text: str
     token_ids: list[TokenId]
-    prompt_token_ids: msgspec.Raw = NOT_TOLD
+    prompt_token_ids: msgspec.Raw = ABSENT
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
 
@@ -100,10 +100,10 @@ class _Vllm(TokenDialect):
         return await tokenized(text, model, endpoint)
 
     async def detokenize(self, ids: Sequence[int], model: str, endpoint: Endpoint) -> str:
-        told = await endpoint.tell("/detokenize", {"model": model, "tokens": list(ids)})
-        if told.prompt is None:
+        reply = await endpoint.ask_tokenizer("/detokenize", {"model": model, "tokens": list(ids)})
+        if reply.prompt is None:
             raise endpoint.bad_reply("/detokenize", "it has no 'prompt'")
-        return told.prompt
+        return reply.prompt
 
 
 class VllmCompletions(_Vllm):
@@ -111,13 +111,13 @@ class VllmCompletions(_Vllm):
     path = "/completions"
     accepts = ANY_SAMPLING - {"reasoning_effort"}
 
-    async def score_given(self, given: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
+    async def score_forced(self, forced: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         """The logprobs of a prompt, of which the output is the end; one token is sampled and left."""
-        ids = [*given.prompt, *given.output]
+        ids = [*forced.prompt, *forced.output]
         body: dict[str, Json] = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0}
         body["prompt_logprobs"] = top
         answer = await endpoint.ask(self, body)
-        return endpoint.read(self, answer, lambda found: _scored(found, ids, len(given.output)))
+        return endpoint.read(self, answer, lambda reply: _scored(reply, ids, len(forced.output)))
 
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "prompt": ids, "max_tokens": MAX_TOKENS}
@@ -129,17 +129,20 @@ class VllmCompletions(_Vllm):
             body["return_tokens_as_token_ids"] = True
         return body
 
-    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[TopTokens | None] | None:
         logprobs = _decode_top(answer).choices[0].logprobs
         if logprobs is None or logprobs.top_logprobs is None:
             return None
-        found = logprobs.top_logprobs
-        return [[Likely(by_id(token), value) for token, value in (place or {}).items()] for place in found]
+        by_position = logprobs.top_logprobs
+        return [
+            [TopToken(by_id(token), value) for token, value in (candidates or {}).items()]
+            for candidates in by_position
+        ]
 
     def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
         reply = decoded(answer, _decode, _check)
         fields = [choice.prompt_token_ids for choice in reply.choices]
-        prompt = told_prompt(fields, fields[0] if fields else None, prompts, lambda: _check(answer))
+        prompt = read_prompt_ids(fields, fields[0] if fields else None, prompts, lambda: _check(answer))
         if not reply.choices:
             raise BadReply("it has no choices")
         choice, counted = reply.choices[0], reply.usage.counted
@@ -167,17 +170,17 @@ def _scored(answer: bytes, ids: list[int], count: int) -> Scored:
     reply = _decode_scored(answer)
     if not reply.choices:
         raise BadReply("it has no choices")
-    told = reply.choices[0].prompt_logprobs
-    if len(told) != len(ids):
-        raise BadReply(f"'prompt_logprobs' tells of {len(told)} ids, and {len(ids)} were sent")
-    logprobs, places = [], []
-    for number, place in zip(ids[-count:], told[-count:], strict=True):
-        own = (place or {}).get(number)
-        if place is None or own is None or own.logprob <= MISSING_LOGPROB:
+    by_position = reply.choices[0].prompt_logprobs
+    if len(by_position) != len(ids):
+        raise BadReply(f"'prompt_logprobs' tells of {len(by_position)} ids, and {len(ids)} were sent")
+    logprobs, top = [], []
+    for number, candidates in zip(ids[-count:], by_position[-count:], strict=True):
+        scored = (candidates or {}).get(number)
+        if candidates is None or scored is None or scored.logprob <= MISSING_LOGPROB:
             raise BadReply(f"'prompt_logprobs' has no logprob of the id {number}")
-        logprobs.append(own.logprob)
-        places.append([Likely(name, one.logprob) for name, one in place.items()])
-    return Scored(logprobs, places, reply.usage.counted)
+        logprobs.append(scored.logprob)
+        top.append([TopToken(name, entry.logprob) for name, entry in candidates.items()])
+    return Scored(logprobs, top, reply.usage.counted)
 
 
 class _Sampled(msgspec.Struct, gc=False):
@@ -220,9 +223,9 @@ class VllmGenerate(_Vllm):
             options["logprobs"] = request.top_logprobs + 1 if request.top_logprobs else 0
         return {"model": model, "token_ids": ids, "sampling_params": options, "stream": False}
 
-    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[Place | None] | None:
-        found = likeliest(answer)
-        return None if found is None else found[0]
+    def likeliest(self, answer: bytes, reply: Sampled) -> Sequence[TopTokens | None] | None:
+        top = likeliest(answer)
+        return None if top is None else top[0]
 
     def sampled(self, answer: bytes, prompts: PromptReader) -> Sampled:
         reply = _decode_generated(answer)
@@ -234,13 +237,13 @@ class VllmGenerate(_Vllm):
         if not choice.token_ids:
             raise BadReply("'token_ids' is empty")
         entries = choice.logprobs.content if choice.logprobs else None
-        found = None if entries is None else [entry.logprob for entry in entries]
-        if found is not None and len(found) != len(choice.token_ids):
-            raise BadReply(f"'token_ids' has {len(choice.token_ids)} ids, 'logprobs' {len(found)}")
+        logprobs = None if entries is None else [entry.logprob for entry in entries]
+        if logprobs is not None and len(logprobs) != len(choice.token_ids):
+            raise BadReply(f"'token_ids' has {len(choice.token_ids)} ids, 'logprobs' {len(logprobs)}")
         return Sampled(
             text=None,
             ids=choice.token_ids,
-            logprobs=None if found and min(found) <= MISSING_LOGPROB else found,
+            logprobs=None if logprobs and min(logprobs) <= MISSING_LOGPROB else logprobs,
             finish=choice.finish_reason,
             prompt_tokens=None,
         )

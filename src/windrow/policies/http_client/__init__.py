@@ -1,7 +1,8 @@
-"""HTTP to model servers: a lean HTTP/1.1 client of our own, and aiohttp where a proxy is set.
+"""HTTP to model servers: a lean HTTP/1.1 client, and aiohttp where a proxy is set.
 
-`http_client` chooses. The lean client (`direct.py`) sends a request with one write and waits once for its response;
-everything else that a full client does (cookies, redirects, proxies, hooks) takes six times the CPU of that.
+`http_client` chooses between them. The lean client (`direct.py`) sends a request with one write and waits once for its
+response; a full client, with cookies, redirects, proxies and hooks, takes six times the CPU. Retries, statuses and JSON
+do not belong here: a client returns any response that is whole, and raises HttpError for anything else.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ class Connection(asyncio.Protocol):
         elif self._heard_bytes:
             self._fail(ProtocolError("the connection ended in the middle of a response"))
         else:
-            said = f"the connection ended without a response ({problem or 'closed by the server'})"
-            self._fail((StaleConnectionError if self._reused else ProtocolError)(said))
+            message = f"the connection ended without a response ({problem or 'closed by the server'})"
+            self._fail((StaleConnectionError if self._reused else ProtocolError)(message))
 
     # -- called by the parser
 

@@ -86,10 +86,10 @@ class DirectClient:
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
         origin = self._origin
         try:
-            place = await self._place(loop)
+            target = await self._target(loop)
             _, connection = await loop.create_connection(
                 self._connection,
-                **place,
+                **target,
                 ssl=self._tls,
                 server_hostname=origin.host if self._tls is not None else None,
             )
@@ -109,13 +109,13 @@ class DirectClient:
             self._open.add(connection)
         return connection
 
-    async def _place(self, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+    async def _target(self, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
         """Where to connect: the server's only address, or whichever of them has taken a connection first."""
-        found = await self._addresses.look_up(loop)
-        if len(found) == 1 and found[0][0] == socket.AF_INET:
-            host, port = found[0][4]
+        addresses = await self._addresses.look_up(loop)
+        if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
+            host, port = addresses[0][4]
             return {"host": host, "port": port}  # the loop connects at half the CPU of a race
-        return {"sock": await start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS_S)}
+        return {"sock": await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S)}
 
     def _connection(self) -> Connection:
         return Connection(self._max_body_bytes, self._open.discard)

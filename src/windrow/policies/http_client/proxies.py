@@ -32,12 +32,12 @@ def proxy_for(url: str) -> Proxy | None:
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    found = proxies.get(parts.scheme) or proxies.get("all")
-    if not found or _is_loopback(host):
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or _is_loopback(host):
         return None
     if bypass(host, proxies) or bypass(f"{host}:{port}", proxies):
         return None
-    return _parsed(found, parts.scheme)
+    return _parsed(proxy, parts.scheme)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,4 +1,7 @@
-"""Tool calls as text: the formats by name, and which one a model was trained on.
+"""Tool calls as text, for models and servers without native ones: the formats by name, one module each.
+
+A format describes tools, writes calls and results, and reads calls; `policy.py` wraps any policy with one. Running the
+calls does not belong here. The format is chosen by the model's name:
 
 | a model whose name holds       | format   |
 |--------------------------------|----------|
@@ -8,7 +11,8 @@
 | smollm                         | `hermes`, with examples |
 | anything else                  | `native` |
 
-The first line that fits counts. Examples (`examples.py`) are shown to a model of that name in every format. A server that does tool calls itself for such a model is used with `native`.
+The first line that fits counts. Examples (`examples.py`) are shown to a model of that name in every format. With a
+server that handles tool calls itself for such a model, set `native`.
 """
 
 from __future__ import annotations
@@ -42,9 +46,9 @@ _SHOWN_EXAMPLES = ("smollm",)
 def chosen_format(model: str) -> FormatName:
     """The format for a model of this name, by the table above."""
     name = model.lower()
-    for parts, found in _BY_MODEL:
+    for parts, format_name in _BY_MODEL:
         if any(part in name for part in parts):
-            return found
+            return format_name
     return "native"
 
 

@@ -57,16 +57,16 @@ class Reading:
 
     def next(self, begin: re.Pattern[str]) -> re.Match[str] | None:
         """Where the next call may begin; the text before it is kept, and reading goes on after the match."""
-        found = begin.search(self.text, self.position)
-        if found is None:
+        match = begin.search(self.text, self.position)
+        if match is None:
             return None
         self._blocks += 1
         if self._blocks > MAX_BLOCKS:
             self._malformed.append(f"more than {MAX_BLOCKS} calls in one reply: the rest was not read")
             return None
-        self.keep(found.start())
-        self.position = found.end()
-        return found
+        self.keep(match.start())
+        self.position = match.end()
+        return match
 
     def keep(self, end: int) -> None:
         """The text up to `end` is no part of a call."""
@@ -107,8 +107,8 @@ _decode_object = msgspec.json.Decoder(dict[str, Json]).decode
 
 
 def skip_space(text: str, start: int) -> int:
-    found = _SPACE.match(text, start)
-    return found.end() if found else start
+    match = _SPACE.match(text, start)
+    return match.end() if match else start
 
 
 def json_end(text: str, start: int) -> int:
@@ -126,12 +126,12 @@ def json_calls(text: str) -> list[tuple[str, str]]:
     """(name, arguments) of the call or list of calls that `text` is; NotACall says what is wrong with it."""
     try:
         many = text.startswith("[")
-        found = _decode_calls(text) if many else [_decode_call(text)]
+        calls = _decode_calls(text) if many else [_decode_call(text)]
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise NotACall(f"the call is not a JSON object ({problem})") from None
-    if not found:
+    if not calls:
         raise NotACall("the list of calls is empty")
-    return [_checked(call) for call in found]
+    return [_checked(call) for call in calls]
 
 
 def object_text(text: str) -> str:

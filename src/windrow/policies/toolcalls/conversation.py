@@ -29,12 +29,12 @@ class Conversation:
         self._forget(taught=False)
 
     def as_text(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        known = self._messages
+        previous = self._messages
         taught = self._shows_examples and any(m.tool_calls and m.origin == "task" for m in messages)
-        if taught != self._taught or len(known) > len(messages) or not all(map(is_, known, messages)):
+        if taught != self._taught or len(previous) > len(messages) or not all(map(is_, previous, messages)):
             self._forget(taught=taught)
-            known = ()
-        for message in messages[len(known) :]:
+            previous = ()
+        for message in messages[len(previous) :]:
             self._add(message)
         self._messages = messages
         return (*self._converted, *self._answered())
@@ -55,7 +55,7 @@ class Conversation:
         self._results, self._answer = [], None
         if message.tool_calls:
             self._names.update({call.id: call.name for call in message.tool_calls})
-            message = self._said(message)
+            message = self._reply_as_text(message)
         self._converted.append(message)
 
     def _answered(self) -> tuple[Message, ...]:
@@ -79,7 +79,7 @@ class Conversation:
             self._converted += examples(self.tools, self._form)
         return system
 
-    def _said(self, message: Message) -> Message:
+    def _reply_as_text(self, message: Message) -> Message:
         """A reply with calls: its own text where the calls are in it, else its text and then the calls."""
         calls = message.tool_calls or ()
         if len(self._form.parse(spoken(message.text), self.tools).calls) == len(calls):

@@ -23,8 +23,8 @@ def examples(tools: ToolSchemas, form: Format) -> Iterator[Message]:
     """Somebody asks for a call, the model makes it; with made-up values of the right types, the same every time."""
     for turn, tool in enumerate(islice(cycle(tools), COUNT)):
         arguments = _arguments(tool.get("parameters"), turn)
-        given = " and ".join(f"{name} = {json.dumps(value)}" for name, value in arguments.items())
-        asked = f"Call {tool['name']} with {given}." if given else f"Call {tool['name']}."
+        values = " and ".join(f"{name} = {json.dumps(value)}" for name, value in arguments.items())
+        asked = f"Call {tool['name']} with {values}." if values else f"Call {tool['name']}."
         call = Call(id=f"example_{turn}", name=str(tool["name"]), arguments=json.dumps(arguments))
         yield Message(role="user", content=asked, origin="task")
         yield Message(role="assistant", content=form.render_call(call, tools), origin="task")
@@ -34,10 +34,10 @@ def _arguments(schema: Json, turn: int) -> dict[str, Json]:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return {}
-    wanted = schema.get("required") or list(properties)
+    names = schema.get("required") or list(properties)
     return {
-        name: _value(properties[name], turn * len(wanted) + place)
-        for place, name in enumerate(wanted)
+        name: _value(properties[name], turn * len(names) + index)
+        for index, name in enumerate(names)
         if name in properties
     }
 

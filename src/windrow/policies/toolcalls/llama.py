@@ -39,9 +39,9 @@ def describe(tools: ToolSchemas) -> str:
 def parse(text: str, tools: ToolSchemas = ()) -> Parsed:
     reading = Reading(text)
     while begin := reading.next(_BEGIN):
-        found = _read(reading, begin.end(), meant="python" in begin[0])
-        while found and (follows := _NEXT.match(text, reading.position)):
-            found = _read(reading, follows.end(), meant=True)
+        was_read = _read(reading, begin.end(), meant="python" in begin[0])
+        while was_read and (follows := _NEXT.match(text, reading.position)):
+            was_read = _read(reading, follows.end(), meant=True)
     return reading.done()
 
 

@@ -70,13 +70,13 @@ class TextToolPolicy(Policy):
     def _conversation(self, request: Request) -> Conversation:
         """The conversation that the request belongs to."""
         route = request.route
-        known: Conversation | None = route.conversation if route is not None else None
-        if known is not None and known.tools is request.tools:
-            return known
-        made = Conversation(request.tools, self._format, shows_examples=needs_examples(self.model))
+        current: Conversation | None = route.conversation if route is not None else None
+        if current is not None and current.tools is request.tools:
+            return current
+        conversation = Conversation(request.tools, self._format, shows_examples=needs_examples(self.model))
         if route is not None:
-            route.conversation = made
-        return made
+            route.conversation = conversation
+        return conversation
 
 
 def with_tool_calls(policy: Policy, setting: str) -> Policy:
@@ -95,7 +95,7 @@ def with_tool_calls(policy: Policy, setting: str) -> Policy:
         return policy
     if setting != "auto":
         return TextToolPolicy(policy, setting)
-    found = "native" if policy.name == "scripted" else chosen_format(policy.model)
-    if found == "native" and not policy.reads_tool_calls:
+    format_name = "native" if policy.name == "scripted" else chosen_format(policy.model)
+    if format_name == "native" and not policy.reads_tool_calls:
         return TextToolPolicy(policy, "hermes")
-    return policy if found == "native" else TextToolPolicy(policy, found, identified=False)
+    return policy if format_name == "native" else TextToolPolicy(policy, format_name, identified=False)

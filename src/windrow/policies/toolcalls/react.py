@@ -85,8 +85,8 @@ def _action(reading: Reading, label: re.Match[str]) -> None:
 
 def _next_line(text: str, start: int) -> int:
     """The start of the next line that is not empty."""
-    found = skip_space(text, start)
-    return text.rfind("\n", start, found) + 1 if "\n" in text[start:found] else found
+    line_start = skip_space(text, start)
+    return text.rfind("\n", start, line_start) + 1 if "\n" in text[start:line_start] else line_start
 
 
 def _end_of_line(text: str, start: int) -> int:
@@ -99,13 +99,13 @@ _FENCE_CLOSE = re.compile(r"\n```[ \t]*$", re.M)
 
 
 def _unfenced(text: str, start: int) -> int:
-    found = _FENCE.match(text, start)
-    return found.end() if found else start
+    match = _FENCE.match(text, start)
+    return match.end() if match else start
 
 
 def _fence_end(text: str, start: int) -> int:
-    found = _FENCE_CLOSE.match(text, start)
-    return found.end() if found else start
+    match = _FENCE_CLOSE.match(text, start)
+    return match.end() if match else start
 
 
 def render_call(call: Call, tools: ToolSchemas = ()) -> str:

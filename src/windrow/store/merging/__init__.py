@@ -1,5 +1,10 @@
-"""One run made of several: `windrow merge`."""
+"""Merging the logs of several runs into one run.
 
-from windrow.store.merging.merge import Merged, MergeProgress, merge
+This package reads, compares and writes run directories. How a merged run is measured is handed in by the caller:
+`windrow.merge` lives in `windrow.collecting.merge`.
+"""
 
-__all__ = ["Merged", "MergeProgress", "merge"]
+from windrow.store.merging.counting import Measurer
+from windrow.store.merging.merge import MergeProgress, MergeResult, merge_runs
+
+__all__ = ["Measurer", "MergeProgress", "MergeResult", "merge_runs"]

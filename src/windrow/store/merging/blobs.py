@@ -1,4 +1,4 @@
-"""Blobs are named after what they hold, so those of two runs are put together by name."""
+"""Copying blobs. A blob is named by the hash of its content, so blobs of two runs are joined by name."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from windrow.errors import StoreError
-from windrow.store.blobs import FOLDER, path_of, read_blob
-from windrow.util.blobs import NAME_CHARS
+from windrow.store.blobs import FOLDER, is_blob_name, path_of, read_blob
 from windrow.util.disk import Disk
 
 
 def copy_blobs(
-    run: Path, out: Path, disk: Disk, *, copied: Callable[[], None], warn: Callable[[str], None]
+    run: Path, out: Path, disk: Disk, *, on_copied: Callable[[], None], warn: Callable[[str], None]
 ) -> None:
-    """Copy the blobs that `out` lacks, each whole or not at all. What is damaged is told, and left out."""
+    """Copy the blobs that `out` lacks, each whole or not at all. A damaged blob is left out with a warning."""
     for name in _names(run / FOLDER):
         source, target = path_of(run / FOLDER, name), path_of(out / FOLDER, name)
         if target.exists() and target.stat().st_size == source.stat().st_size:
@@ -24,21 +23,13 @@ def copy_blobs(
         except StoreError as problem:
             warn(f"left out: {problem}")
             continue
-        _make_folder(target.parent, disk)
+        disk.make_directory(target.parent)
         disk.replace(target, data)
-        copied()
+        on_copied()
 
 
 def _names(folder: Path) -> Iterator[str]:
     for file in sorted(folder.glob("??/*")):
         name = file.parent.name + file.name
-        if len(name) == NAME_CHARS and name.isalnum():
+        if is_blob_name(name):
             yield name
-
-
-def _make_folder(path: Path, disk: Disk) -> None:
-    """With its parents, each durable in the one above it."""
-    if not path.is_dir():
-        _make_folder(path.parent, disk)
-        path.mkdir()
-        disk.sync_directory(path.parent)

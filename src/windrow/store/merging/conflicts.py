@@ -1,6 +1,6 @@
-"""conflicts.jsonl: what could not stand in a merged run, since something else stands in its place.
+"""conflicts.jsonl: the lines of the inputs that lost to another version of the same thing.
 
-It is read again by the next merge, so that the order in which runs are merged makes no difference.
+The next merge reads them again, so that the order in which runs are merged makes no difference.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LOGS = ("rollouts", "scores", "judgements", "tasks")
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a log, or all lines of an episode, as they were.
+    """A line of a log, or all lines of an episode, unchanged.
 
-    `superseded`: a later verdict was given where it stood. `ungrounded`: a verdict on an attempt that does not stand.
+    `superseded`: a later verdict replaced this one. `ungrounded`: a verdict on an attempt that is not in the merged log.
     """
 
     v: int = SCHEMA_VERSION
@@ -37,10 +37,10 @@ decode_conflict = msgspec.json.Decoder(Conflict).decode
 
 
 def encode_conflict(log: str, flags: int, lines: Sequence[bytes]) -> bytes:
-    found = Conflict(
+    conflict = Conflict(
         log=log,
         superseded=bool(flags & SUPERSEDED),
         ungrounded=bool(flags & UNGROUNDED),
         lines=[msgspec.Raw(line) for line in lines],
     )
-    return msgspec.json.encode(found)
+    return msgspec.json.encode(conflict)

@@ -1,67 +1,81 @@
-"""How far a merged run is, in numbers: run.json and metrics.json as `windrow collect` would leave them."""
+"""The counts of a merged run, as `windrow collect` would leave them in run.json."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Set
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from windrow.errors import WindrowError
-from windrow.records import OPPONENT, encode
-from windrow.stats.metrics import Metrics, survey, write_metrics
+from windrow.records import OPPONENT
+from windrow.store.manifest import Manifest, write_manifest
 from windrow.store.reader import RunReader
 from windrow.store.resume import ResumeState
-from windrow.store.run_directory import MANIFEST, TASKS, Manifest
-from windrow.store.task_file import KnownTasks
+from windrow.store.task_file import TASKS, KnownTasks
 from windrow.tasks.plan import Plan
 from windrow.util.disk import Disk
 
+Warn = Callable[[str], None]
 
-def count(
+
+class Measurer(Protocol):
+    """Measures a merged run and writes the numbers beside its logs. The caller of a merge hands it in."""
+
+    @property
+    def files(self) -> Set[str]:
+        """The names of the files that `measure` may write. Older ones are removed from the run that is merged into."""
+
+    def measure(self, folder: Path, disk: Disk, warn: Warn) -> int:
+        """Measure the run in `folder`, write the files, and return how many rollouts are ungraded.
+
+        Raises WindrowError where the run cannot be measured.
+        """
+
+    def moved(self, run: Path) -> None:
+        """The files were renamed into `run`, and nothing else happened to them."""
+
+
+def write_counts(
     folder: Path,
     manifest: Manifest,
     disk: Disk,
     *,
+    measurer: Measurer,
     agents: Set[str],
     matches: bool,
-    warn: Callable[[str], None],
+    warn: Warn,
 ) -> Manifest:
-    """Write both, for the logs in `folder`; the manifest with its counts. `agents` are those that have played there."""
-    _write(folder, manifest, disk)
-    resume_state = _resume_state(folder, manifest, graded=False)
-    ledger = resume_state.ledger
+    """Measure the logs in `folder`, write run.json there, and return the manifest with its counts.
+
+    `agents` are those that have played in the run.
+    """
+    write_manifest(folder, manifest, disk)
+    ledger = _resume_state(folder, manifest, graded=False).ledger
     counts = {
         "planned": ledger.size,
         "done": ledger.done_count,
         "failed": ledger.final_failure_count,
         "pending": ledger.pending_count,
     }
-    own = [agent for agent in agents if agent != OPPONENT]
-    planned = (
-        {own[0]: ledger.size} if len(own) == 1 and not matches else {}
-    )  # else nobody knows whose is what
+    players = [agent for agent in agents if agent != OPPONENT]
+    # With several agents, or in matches, nobody knows which agent a planned rollout belongs to.
+    planned = {players[0]: ledger.size} if len(players) == 1 and not matches else {}
     manifest = msgspec.structs.replace(manifest, counts=counts, agents=planned)
-    _write(folder, manifest, disk)
+    write_manifest(folder, manifest, disk)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of lines that do not hold what they should: each reader of the run is told
-            found = survey(folder, warn=warn)
-        write_metrics(folder, found, disk)
-        ungraded = _ungraded(found.metrics)
+        ungraded = measurer.measure(folder, disk, warn)
     except WindrowError as problem:
         warn(f"no metrics.json: {problem}")
-        ungraded = _resume_state(folder, manifest, graded=True).ungraded
+        ungraded = _resume_state(folder, manifest, graded=True).ungraded_count
     manifest = msgspec.structs.replace(manifest, counts={**counts, "ungraded": ungraded})
-    _write(folder, manifest, disk)
+    write_manifest(folder, manifest, disk)
     return manifest
 
 
 def _resume_state(folder: Path, manifest: Manifest, *, graded: bool) -> ResumeState:
-    """What the logs say of all tasks that are known; with `graded`, also what lacks a verdict, which takes longer."""
+    """The resume state of all tasks in the run. With `graded` it also counts missing verdicts, which takes longer."""
     tasks = KnownTasks(folder / TASKS)
     plan = Plan(
         tasks,
@@ -72,17 +86,8 @@ def _resume_state(folder: Path, manifest: Manifest, *, graded: bool) -> ResumeSt
     )
     resume_state = ResumeState(plan, RunReader(folder))
     try:
-        resume_state.learn(manifest.grading if graded else None, None)
+        resume_state.read_logs(manifest.grading if graded else None, None)
     finally:
         resume_state.close()
         tasks.close()
     return resume_state
-
-
-def _ungraded(metrics: Metrics) -> int:
-    grades = [entry.agent_metrics.grade.count for entry in metrics.agents if entry.agent != OPPONENT]
-    return sum(grade["pending"] + grade["failed"] for grade in grades)
-
-
-def _write(folder: Path, manifest: Manifest, disk: Disk) -> None:
-    disk.replace(folder / MANIFEST, msgspec.json.format(encode(manifest), indent=2) + b"\n")

@@ -1,4 +1,4 @@
-"""Reading the inputs: every line is looked at once, and remembered by what it is of and where it stands."""
+"""Scanning the inputs: every line is read once, and remembered by a hash of its subject and by its position."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from windrow.records import AttemptId
-from windrow.store.judgements import decode_said
+from windrow.store.judgements import decode_judge_reply
 from windrow.store.line_heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
+from windrow.store.manifest import Manifest, generations_of
 from windrow.store.merging.conflicts import Conflict, decode_conflict
-from windrow.store.merging.inputs import Files, Input, Line, Segment, lines_of
-from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, Spot, Versions, hashed
-from windrow.store.run_directory import Manifest, generations_of
+from windrow.store.merging.inputs import Files, Input, InputLine, Segment, lines_of
+from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, ByteRange, Versions, hashed
 from windrow.store.task_file import decode_known
-from windrow.util.hash_index import Index
+from windrow.util.hash_index import HashIndex
 
 NONE = 2**64 - 1
 MOST = 2**32 - 1
@@ -28,8 +28,8 @@ _GRADING_ORDER = struct.Struct(">H?H19x")
 _TASK_ORDER = struct.Struct(">Q16s")
 
 
-class Bad(msgspec.Struct, frozen=True):
-    """A line that cannot be read, and why."""
+class UnreadableLine(msgspec.Struct, frozen=True):
+    """A line that cannot be read, and the reason."""
 
     path: Path
     number: int
@@ -49,7 +49,7 @@ class _GradingHead(msgspec.Struct, gc=False):
 
 
 class _Unit(msgspec.Struct):
-    """The lines of one attempt, one after the other: one, or one a seat."""
+    """The consecutive lines of one attempt: one line, or one per seat."""
 
     heads: list[MemberHead]
     texts: list[bytes]
@@ -61,32 +61,38 @@ _decode_grading = msgspec.json.Decoder(_GradingHead).decode
 
 
 class Scan:
-    """What all inputs hold."""
+    """The versions of all rollouts, tasks, judgements and verdicts in the inputs."""
 
     def __init__(
         self, files: Files, joined: Manifest, read: Callable[[int], None], *, verdicts: bool = True
     ) -> None:
-        """`joined` is the manifest of the merged run; `read` is told of every so many bytes that are read.
+        """`joined` is the manifest of the merged run; `read` is called with the number of bytes read since the last call.
 
         Without `verdicts` in any input, the attempts need not be found again.
         """
         self.files = files
         self.rollouts, self.scores, self.judgements, self.tasks = (Versions() for _ in range(4))
-        self.bad: list[Bad] = []
+        self.bad: list[UnreadableLine] = []
         self.agents: set[str] = set()
         self.seats = False
         self._read = read
         self._verdicts = verdicts
         self._runs = 0
-        self._attempts = Index("I")  # by run and attempt: the number of the version that stands in the run
-        self._bases = array("Q")  # of each verdict, one after the other: the versions that it is of
-        self._starts = array("Q")  # by verdict: where its own begin
-        self._strangers: dict[int, list[AttemptId]] = {}  # by verdict: what it is of, and is not in its run
+        self._attempts = HashIndex(
+            "I"
+        )  # by run and attempt: the number of the version that counts in that run
+        self._bases = array(
+            "Q"
+        )  # the attempts that each verdict is about, as version numbers, verdict after verdict
+        self._starts = array("Q")  # by verdict: the index in `_bases` at which its attempts begin
+        self._strangers: dict[
+            int, list[AttemptId]
+        ] = {}  # by verdict: the attempts it is about that its run lacks
         self._scorers = {
-            (known.hash, known.generation): {
-                entry["name"]: place for place, entry in enumerate(known.of.get("scorers") or ())
+            (generation.hash, generation.generation): {
+                entry["name"]: position for position, entry in enumerate(generation.of.get("scorers") or ())
             }
-            for known in generations_of(joined)
+            for generation in generations_of(joined)
         }
 
     def take(self, input: Input) -> None:
@@ -95,8 +101,8 @@ class Scan:
         for segment in input.rollouts:
             file = self.files.add(segment.path)
             for unit in self._units(segment):
-                spot = Spot(file, unit.offset, unit.size)
-                number = self._rollout(run, unit.heads, unit.texts, spot, 0)
+                byte_range = ByteRange(file, unit.offset, unit.size)
+                number = self._rollout(run, unit.heads, unit.texts, byte_range, 0)
                 for head in unit.heads if self._verdicts and _is_whole(unit.heads) else ():
                     if self._attempts.get((run, head.id, head.attempt)) is None:
                         self._attempts.set((run, head.id, head.attempt), number)
@@ -104,14 +110,16 @@ class Scan:
             for segment in getattr(input, log):
                 file = self.files.add(segment.path)
                 for line in self._lines(segment):
-                    self._tried(segment, line, self._adder(log), run, Spot(file, line.offset, line.size), 0)
+                    self._tried(
+                        segment, line, self._adder(log), run, ByteRange(file, line.offset, line.size), 0
+                    )
         for segment in input.conflicts:
             file = self.files.add(segment.path)
             for line in self._lines(segment):
-                self._tried(segment, line, self._conflict, run, Spot(file, line.offset, line.size), 0)
+                self._tried(segment, line, self._conflict, run, ByteRange(file, line.offset, line.size), 0)
 
     def is_grounded(self, number: int, stands: array[int]) -> bool:
-        """Whether all attempts that a verdict is of stand, as it saw them."""
+        """Whether every attempt that a verdict is about is in the merged log, in the version that was graded."""
         if any(version != NONE and stands[version] == NONE for version in self._basis(number)):
             return False
         strangers = self._strangers.get(number, ())
@@ -122,7 +130,7 @@ class Scan:
         )
 
     def first_member(self, number: int) -> int:
-        """The version of the first attempt that a verdict is of."""
+        """The version of the first attempt that a verdict is about."""
         return next(iter(self._basis(number)), NONE)
 
     def _basis(self, number: int) -> array[int]:
@@ -131,7 +139,7 @@ class Scan:
 
     # -- lines
 
-    def _lines(self, segment: Segment) -> Iterator[Line]:
+    def _lines(self, segment: Segment) -> Iterator[InputLine]:
         untold = 0
         for line in lines_of(segment):
             untold += line.size
@@ -144,20 +152,20 @@ class Scan:
     def _tried(
         self,
         segment: Segment,
-        line: Line,
-        add: Callable[[int, bytes, Spot, int], None],
+        line: InputLine,
+        add: Callable[[int, bytes, ByteRange, int], None],
         run: int,
-        spot: Spot,
+        byte_range: ByteRange,
         flags: int,
     ) -> None:
         try:
             check(line.text)
-            add(run, line.text, spot, flags)
+            add(run, line.text, byte_range, flags)
         except NOT_A_LINE as problem:
             self.bad.append(_bad(segment, line, problem))
 
     def _units(self, segment: Segment) -> Iterator[_Unit]:
-        """The attempts, the seats of each together; what lacks seats is a unit of its own."""
+        """The attempts of a segment, each with all its seats. An attempt that lacks seats is a unit of its own."""
         open_unit: _Unit | None = None
         for line in self._lines(segment):
             try:
@@ -166,7 +174,7 @@ class Scan:
             except NOT_A_LINE as problem:
                 self.bad.append(_bad(segment, line, problem))
                 head = None
-            if open_unit is None and head is not None and head.seat is None:  # most are so
+            if open_unit is None and head is not None and head.seat is None:  # the common case
                 yield _Unit([head], [line.text], line.offset, line.size)
                 continue
             if open_unit is not None and head is not None and follows(head, open_unit.heads[-1]):
@@ -183,29 +191,31 @@ class Scan:
         if open_unit is not None:
             yield open_unit
 
-    # -- what a line is of
+    # -- the subject of a line
 
-    def _adder(self, log: str) -> Callable[[int, bytes, Spot, int], None]:
+    def _adder(self, log: str) -> Callable[[int, bytes, ByteRange, int], None]:
         return {"tasks": self._task, "judgements": self._judgement, "scores": self._grading}[log]
 
-    def _conflict(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
-        found: Conflict = decode_conflict(text)
-        texts = [bytes(line) for line in found.lines]
+    def _conflict(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
+        conflict: Conflict = decode_conflict(text)
+        texts = [bytes(line) for line in conflict.lines]
         if not texts:
             raise msgspec.ValidationError("it has no lines")
-        if found.log == "rollouts":
-            self._rollout(run, [decode_member(line) for line in texts], texts, spot, ASIDE)
-        elif found.log in ("tasks", "judgements", "scores"):
-            self._adder(found.log)(run, texts[0], spot, ASIDE | found.flags)
+        if conflict.log == "rollouts":
+            self._rollout(run, [decode_member(line) for line in texts], texts, byte_range, ASIDE)
+        elif conflict.log in ("tasks", "judgements", "scores"):
+            self._adder(conflict.log)(run, texts[0], byte_range, ASIDE | conflict.flags)
         else:
-            raise msgspec.ValidationError(f"it is of a log that is not known: {found.log}")
+            raise msgspec.ValidationError(f"it is of a log that is not known: {conflict.log}")
 
-    def _rollout(self, run: int, heads: list[MemberHead], texts: list[bytes], spot: Spot, flags: int) -> int:
+    def _rollout(
+        self, run: int, heads: list[MemberHead], texts: list[bytes], byte_range: ByteRange, flags: int
+    ) -> int:
         first = heads[0]
         self.agents.update([head.agent for head in heads])
         if first.seat is None:
             key = hashed(first.id.encode(), b"%d" % first.attempt)
-        else:  # also for what is left of an episode: it must not be taken for a part of another
+        else:  # also if seats are missing: the rest must not be taken for a part of another episode
             self.seats = True
             key = hashed(first.group.encode(), b"%d" % first.sample, b"%d" % first.attempt)
         ended = all(head.status in ("completed", "truncated") for head in heads)
@@ -219,12 +229,12 @@ class Scan:
             ),
             flags=flags,
             run=run,
-            spot=spot,
+            byte_range=byte_range,
         )
 
-    def _grading(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
+    def _grading(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
         head = _decode_grading(text)
-        known = self._scorers.get((head.fingerprint, head.generation), {})
+        scorer_order = self._scorers.get((head.fingerprint, head.generation), {})
         together = any(id != head.unit for id, _ in head.members)
         latest_first = bytes(255 - byte for byte in struct.pack(">d", max(0.0, head.graded_at)))
         number = self.scores.add(
@@ -232,11 +242,11 @@ class Scan:
             rank=bytes([bytes(head.error) != b"null"]) + latest_first,
             digest=hashed(text),
             order=_GRADING_ORDER.pack(
-                max(0, min(head.generation, 0xFFFF)), together, known.get(head.scorer, 0xFFFF)
+                max(0, min(head.generation, 0xFFFF)), together, scorer_order.get(head.scorer, 0xFFFF)
             ),
             flags=flags,
             run=run,
-            spot=spot,
+            byte_range=byte_range,
         )
         self._starts.append(len(self._bases))
         if flags & UNGROUNDED:
@@ -247,18 +257,24 @@ class Scan:
             if version is None:
                 self._strangers.setdefault(number, []).append(member)
 
-    def _judgement(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
-        key = hashed(decode_said(text).key.encode())
+    def _judgement(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
+        key = hashed(decode_judge_reply(text).key.encode())
         self.judgements.add(
-            key=key, rank=b"", digest=hashed(text), order=key + bytes(8), flags=flags, run=run, spot=spot
+            key=key,
+            rank=b"",
+            digest=hashed(text),
+            order=key + bytes(8),
+            flags=flags,
+            run=run,
+            byte_range=byte_range,
         )
 
-    def _task(self, run: int, text: bytes, spot: Spot, flags: int) -> None:
-        found = decode_known(text)
-        if not bytes(found.data).startswith(b"{"):
+    def _task(self, run: int, text: bytes, byte_range: ByteRange, flags: int) -> None:
+        task = decode_known(text)
+        if not bytes(task.data).startswith(b"{"):
             raise msgspec.ValidationError("its row is no object")
-        index = max(0, min(found.index, NONE))
-        key = hashed(found.source.encode(), found.digest.encode(), str(found.occurrence).encode())
+        index = max(0, min(task.index, NONE))
+        key = hashed(task.source.encode(), task.digest.encode(), str(task.occurrence).encode())
         self.tasks.add(
             key=key,
             rank=b"\0" + index.to_bytes(8, "big"),
@@ -266,14 +282,14 @@ class Scan:
             order=_TASK_ORDER.pack(index, key),
             flags=flags,
             run=run,
-            spot=spot,
+            byte_range=byte_range,
         )
 
 
 def _is_whole(heads: list[MemberHead]) -> bool:
-    """Whether all seats of an episode are there."""
+    """Whether the lines hold all seats of the episode."""
     return not heads[0].seat and is_last_seat(heads[-1])
 
 
-def _bad(segment: Segment, line: Line, problem: Exception) -> Bad:
-    return Bad(segment.path, line.number, line.offset, line.size, str(problem))
+def _bad(segment: Segment, line: InputLine, problem: Exception) -> UnreadableLine:
+    return UnreadableLine(segment.path, line.number, line.offset, line.size, str(problem))

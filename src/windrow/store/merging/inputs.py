@@ -1,4 +1,4 @@
-"""The runs that are merged, as far as they were written when the merge began."""
+"""The inputs of a merge: runs, up to the last whole line that they had when the merge began."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from windrow.errors import StoreError, UsageError
 from windrow.store.line_heads import NOT_A_LINE, whole_episodes
 from windrow.store.lock import holder_of
 from windrow.store.log import whole_bytes
+from windrow.store.manifest import Manifest, read_manifest
 from windrow.store.merging.conflicts import CONFLICTS, decode_conflict
-from windrow.store.merging.versions import Spot, hashed
-from windrow.store.reader import READ_BYTES, segments
-from windrow.store.run_directory import TASKS, Manifest, read_manifest
+from windrow.store.merging.versions import ByteRange, hashed
+from windrow.store.reader import READ_BYTES
+from windrow.store.segments import segments
+from windrow.store.task_file import TASKS
 from windrow.util.directory_swap import is_unfinished
 
 MOST_OPEN = 100
 BLANK = b" \t\r\n"
 
 
-class Line(NamedTuple):
-    """A whole line of an input, without what separates it from the next, and where it stands."""
+class InputLine(NamedTuple):
+    """A whole line of an input, without the whitespace around it, and its position in the file."""
 
     number: int
     offset: int
@@ -33,16 +35,18 @@ class Line(NamedTuple):
 
 
 class Segment(msgspec.Struct, frozen=True):
+    """One file of an input's log."""
+
     path: Path
-    size: int  # up to its last whole line, or episode
-    tail: int  # what follows that
+    size: int  # bytes up to the last whole line, or episode
+    tail: int  # bytes after that
 
 
 class Input:
-    """A run that is read. What is written to it from now on is not seen."""
+    """A run that is merged. Lines that are appended from now on are not read."""
 
-    def __init__(self, path: Path, *, own: bool = False) -> None:
-        """`own`: this process writes it."""
+    def __init__(self, path: Path, *, is_target: bool = False) -> None:
+        """`is_target`: the run that is merged into, which this process has locked."""
         if not path.is_dir():
             raise UsageError(f"{path} is not a run directory")
         if is_unfinished(path):
@@ -50,10 +54,10 @@ class Input:
                 f"{path}: a merge into it was cut short; finish it with: windrow merge {path} -o {path}"
             )
         self.path = path
-        self.own = own
+        self.is_target = is_target
         self.manifest: Manifest = read_manifest(path)
-        self.holder = None if own else _holder(path)
-        # A verdict is written after what it is of, and a rollout after its task: read first, each finds its object.
+        self.holder = None if is_target else _holder(path)
+        # A verdict is written after its rollout, and a rollout after its task: measured first, each finds its object.
         self.scores = self._measured("scores")
         self.judgements = self._measured("judgements")
         self.conflicts = self._measured(CONFLICTS.removesuffix(".jsonl"))
@@ -65,17 +69,17 @@ class Input:
         return [*self.rollouts, *self.tasks, *self.judgements, *self.scores, *self.conflicts]
 
     def _measured(self, name: str, whole: Callable[[int], int] = whole_bytes) -> list[Segment]:
-        found = []
+        measured = []
         for segment in segments(self.path, name):
             with (self.path / segment).open("rb") as file:
                 size = whole(file.fileno())
                 tail = os.fstat(file.fileno()).st_size - size
-            found.append(Segment(self.path / segment, size, tail))
-        return found
+            measured.append(Segment(self.path / segment, size, tail))
+        return measured
 
 
-def lines_of(segment: Segment) -> Iterator[Line]:
-    """Every whole line that says something."""
+def lines_of(segment: Segment) -> Iterator[InputLine]:
+    """Every whole line that is not blank."""
     offset = 0
     with segment.path.open("rb", buffering=READ_BYTES) as file:
         for number, data in enumerate(file, 1):
@@ -83,7 +87,7 @@ def lines_of(segment: Segment) -> Iterator[Line]:
                 return
             text = data.strip(BLANK)
             if text:
-                yield Line(number, offset, len(data), text)
+                yield InputLine(number, offset, len(data), text)
             offset += len(data)
 
 
@@ -98,24 +102,24 @@ class Files:
         self._paths.append(path)
         return len(self._paths) - 1
 
-    def lines(self, spot: Spot, digest: bytes) -> list[bytes]:
-        """The lines that stand there, as `Line.text` has them. StoreError if they are not what they were."""
-        path = self._paths[spot.file]
+    def lines(self, byte_range: ByteRange, digest: bytes) -> list[bytes]:
+        """The lines in that range, as in `InputLine.text`. StoreError if they have changed since they were scanned."""
+        path = self._paths[byte_range.file]
         try:
-            if spot.file not in self._open:
+            if byte_range.file not in self._open:
                 if len(self._open) >= MOST_OPEN:
                     self.close()
-                self._open[spot.file] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            data = os.pread(self._open[spot.file], spot.size, spot.offset)
+                self._open[byte_range.file] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            data = os.pread(self._open[byte_range.file], byte_range.size, byte_range.offset)
         except OSError as problem:
             raise StoreError(f"cannot read {path}: {problem.strerror}") from None
         try:
-            found = _texts(path, data)
+            lines = _texts(path, data)
         except NOT_A_LINE:
-            found = []
-        if hashed(*found) != digest:
+            lines = []
+        if hashed(*lines) != digest:
             raise StoreError(f"{path} was changed while it was merged; merge again")
-        return found
+        return lines
 
     def path(self, number: int) -> Path:
         return self._paths[number]
@@ -135,5 +139,5 @@ def _texts(path: Path, data: bytes) -> list[bytes]:
 
 
 def _holder(path: Path) -> str | None:
-    """Who is writing the run."""
+    """The process that is writing the run, or None."""
     return next((holder for file in sorted(path.glob("lock*")) if (holder := holder_of(file))), None)

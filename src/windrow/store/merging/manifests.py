@@ -1,6 +1,6 @@
-"""The manifest of a merged run: of several, what they agree on; a refusal with the difference where they cannot.
+"""The manifest of a merged run, joined from those of the inputs. Inputs that are not parts of one run are refused.
 
-What is joined of two is joined of three in any order: least, greatest and union, never first or last.
+Values are joined by least, greatest and union, never by first or last, so that the order of the inputs does not matter.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.collecting.compatibility import difference
 from windrow.errors import UsageError
 from windrow.identity import canonical
 from windrow.records import Json
+from windrow.store.manifest import Fingerprint, Manifest, difference, generations_of
 from windrow.store.rank_progress import Ranks
-from windrow.store.run_directory import Fingerprint, Manifest, generations_of
 from windrow.tasks.sampling import Draw
 from windrow.version import __version__
 
-NOT_OF_THE_WHOLE = ("out", "rank", "world_size", "rank_weights")  # of a call's part
-GREATEST = ("samples", "pass")  # of what the parts differ in, the most
+NOT_OF_THE_WHOLE = ("out", "rank", "world_size", "rank_weights")  # settings of one rank only
+GREATEST = ("samples", "pass")  # where the parts differ, the greatest value counts
 ALONE = Ranks([1.0], [0])  # a run that shares its tasks with no other
 
 Named = tuple[Path, Manifest]
 
 
 def joined(runs: Sequence[Named]) -> Manifest:
-    """Raises UsageError for runs that are not parts of one."""
+    """The joined manifest. Raises UsageError for runs that are not parts of one run."""
     first, rest = runs[0], runs[1:]
     for other in rest:
         check_parts(first, other)
@@ -58,7 +57,7 @@ def missing_ranks(manifest: Manifest) -> list[tuple[int, int]]:
 
 
 def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
-    """What a user should know of how the parts differ."""
+    """Messages for the user about how the parts differ."""
     active = {manifest.grading.generation if manifest.grading else 0 for _, manifest in runs}
     if len(active) > 1 and whole.grading is not None:
         yield (
@@ -84,7 +83,7 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
         )
     if whole.counts.get("pending"):
         for path, manifest in runs:
-            for rank, share in sorted(_last_said(manifest)):
+            for rank, share in sorted(_pending_by_rank(manifest)):
                 yield f"{path}: rank {rank} had {share:,} left when it last said so; its command again does them"
     for path, manifest in runs:
         if manifest.rescore is not None:
@@ -99,17 +98,17 @@ def notes(runs: Sequence[Named], whole: Manifest) -> Iterable[str]:
             yield f"{path}: a --redo was under way ({redo}); in the merged run, begin it again"
 
 
-def _last_said(manifest: Manifest) -> Iterable[tuple[int, int]]:
-    """The ranks that have something left to run, as far as their run knows, each with how much."""
+def _pending_by_rank(manifest: Manifest) -> Iterable[tuple[int, int]]:
+    """The ranks with slots left to run, by their last report, each with how many."""
     for ranks in manifest.ranks:
         for rank, share in ranks.shares.items():
             if left := share.counts.get("pending"):
                 yield int(rank), left
 
 
-def check_parts(one: Named, other: Named) -> None:
-    """Raises UsageError for two runs that are not parts of one."""
-    (path, manifest), (path_, manifest_) = one, other
+def check_parts(first: Named, other: Named) -> None:
+    """Raise UsageError for two runs that are not parts of one run."""
+    (path, manifest), (path_, manifest_) = first, other
     if manifest.behaviour.hash != manifest_.behaviour.hash:
         raise UsageError(
             f"{path} and {path_} are not parts of one run: what shapes the rollouts differs:\n"
@@ -124,31 +123,31 @@ def check_parts(one: Named, other: Named) -> None:
 
 
 def _generations(runs: Sequence[Named]) -> dict[int, Fingerprint]:
-    """All of them by number. Verdicts are told apart by it, so one number cannot stand for two ways of grading."""
-    found: dict[int, tuple[Path, Fingerprint]] = {}
+    """All generations by number. Verdicts refer to the number, so it must mean the same grading in all runs."""
+    by_number: dict[int, tuple[Path, Fingerprint]] = {}
     for path, manifest in runs:
-        for known in generations_of(manifest):
-            first, before = found.setdefault(known.generation, (path, known))
-            if before.hash != known.hash:
+        for generation in generations_of(manifest):
+            first, before = by_number.setdefault(generation.generation, (path, generation))
+            if before.hash != generation.hash:
                 raise UsageError(
-                    f"generation {known.generation} of gradings is not the same in {first} and {path}:\n"
-                    + difference(before.of, known.of)
+                    f"generation {generation.generation} of gradings is not the same in {first} and {path}:\n"
+                    + difference(before.of, generation.of)
                     + "\nCollect or rescore the parts in the same steps, or merge them before they are graded anew"
                 )
-            found[known.generation] = (first, _least((before, known)))
-    return {number: known for number, (_, known) in found.items()}
+            by_number[generation.generation] = (first, _least((before, generation)))
+    return {number: generation for number, (_, generation) in by_number.items()}
 
 
 def _config(manifests: Sequence[Manifest]) -> dict[str, Json]:
-    """That of a run which is graded as the merged one is; with the most samples of any, and the last pass."""
+    """The config of a run that is graded as the merged run is, with the most samples of any run and the last pass."""
     whole = [
         (-(manifest.grading.generation if manifest.grading else 0), _of_the_whole(manifest.config))
         for manifest in manifests
     ]
-    chosen: dict[str, Json] = min(whole, key=lambda found: (found[0], canonical(found[1])))[1]
+    chosen: dict[str, Json] = min(whole, key=lambda entry: (entry[0], canonical(entry[1])))[1]
     for key in GREATEST:
-        if found := [manifest.config[key] for manifest in manifests if key in manifest.config]:
-            chosen[key] = max(found)
+        if values := [manifest.config[key] for manifest in manifests if key in manifest.config]:
+            chosen[key] = max(values)
     return chosen
 
 
@@ -157,33 +156,33 @@ def _of_the_whole(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _ranks(runs: Sequence[Named]) -> list[Ranks]:
-    """Which ranks are there, by how they shared the tasks."""
+    """The ranks that are present, by the weights with which they shared the tasks."""
     present: dict[tuple[float, ...], set[int]] = {}
     for _, manifest in runs:
         for ranks in manifest.ranks or [ALONE]:
             present.setdefault(tuple(ranks.weights), set()).update(ranks.present)
-    found = [Ranks(list(weights), sorted(present[weights])) for weights in sorted(present)]
-    return [] if found == [ALONE] else found
+    merged = [Ranks(list(weights), sorted(present[weights])) for weights in sorted(present)]
+    return [] if merged == [ALONE] else merged
 
 
 def _least(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
-    return min(fingerprints, key=lambda known: canonical(msgspec.to_builtins(known)))
+    return min(fingerprints, key=lambda fingerprint: canonical(msgspec.to_builtins(fingerprint)))
 
 
 def _draws(manifests: Sequence[Manifest]) -> list[Draw]:
-    """How the tasks of each pass were chosen; of several ways one, whatever the order."""
-    found: dict[int, Draw] = {}
+    """How the tasks of each pass were chosen. If the runs differ, the least by canonical JSON counts."""
+    by_pass: dict[int, Draw] = {}
     for draw in sorted(
         (draw for manifest in manifests for draw in manifest.draws),
         key=lambda draw: canonical(msgspec.to_builtins(draw)),
     ):
-        found.setdefault(draw.pass_, draw)
-    return [found[number] for number in sorted(found)]
+        by_pass.setdefault(draw.pass_, draw)
+    return [by_pass[number] for number in sorted(by_pass)]
 
 
-def _each(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Of every name that any has, the greatest of its values."""
+def _each(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Every name in any of the mappings, with the greatest of its values."""
     return {
-        name: max(values[name] for values in found if name in values)
-        for name in sorted({name for values in found for name in values})
+        name: max(values[name] for values in mappings if name in values)
+        for name in sorted({name for values in mappings for name in values})
     }

@@ -1,7 +1,7 @@
-"""`windrow merge`: one run made of several, which is the same whatever their order.
+"""Merging runs into one. The result is the same in whatever order they are merged.
 
-The merged run is a function of the set of lines that the inputs hold. So merging again changes nothing, and merging in
-steps gives what merging at once does. It is written beside what is there, and put in its place whole.
+The merged run is a function of the set of lines in the inputs. Merging again changes nothing, and merging in steps gives
+the same run as merging at once. The new files are written beside the old ones, then replace them all at once.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from pathlib import Path
 import msgspec
 
 from windrow.errors import StoreError, UsageError
-from windrow.stats.cache import CACHE, confirm_cache
-from windrow.stats.metrics import METRICS
 from windrow.store.log import torn_name
+from windrow.store.manifest import MANIFEST
 from windrow.store.merging.blobs import copy_blobs
-from windrow.store.merging.counting import count
-from windrow.store.merging.input_scan import Bad, Scan
-from windrow.store.merging.inputs import Files, Input
+from windrow.store.merging.counting import Measurer, Warn, write_counts
+from windrow.store.merging.input_scan import Scan, UnreadableLine
+from windrow.store.merging.inputs import Files, Input, Segment
 from windrow.store.merging.manifests import joined, missing_ranks, notes
-from windrow.store.merging.writing import TOLD, WRITE_BYTES, Writer
-from windrow.store.run_directory import MANIFEST, RunDirectory
-from windrow.util.directory_swap import Swap, is_unfinished
+from windrow.store.merging.writing import MOST_EXAMPLES, WRITE_BYTES, Writer
+from windrow.store.run_directory import RunDirectory
+from windrow.util.directory_swap import DirectorySwap, is_unfinished
 from windrow.util.disk import Disk
-
-Warn = Callable[[str], None]
 
 
 class MergeProgress(msgspec.Struct):
@@ -38,8 +35,12 @@ class MergeProgress(msgspec.Struct):
     blobs: int = 0
 
 
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in the merged run. `missing` ranks are (rank, of so many); `written` are inputs that were being written."""
+OnProgress = Callable[[MergeProgress], None]
+
+
+class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the merged run holds. `missing` are ranks, as (rank, number of ranks); `written` are inputs that another
+    process was writing."""
 
     runs: int
     attempts: int
@@ -48,35 +49,36 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     planned: int
     done: int
     ungraded: int
-    conflicts: dict[str, int]  # by log: lines, or episodes, that are set aside
+    conflicts: dict[str, int]  # by log: how many lines, or episodes, were set aside
     bad_lines: int
     missing: list[tuple[int, int]]
     written: list[str]
 
     @property
     def complete(self) -> bool:
-        """Whether every part is in it, as far as anybody knows."""
+        """Whether the run holds every part, as far as the inputs tell."""
         return not (self.missing or self.written)
 
 
-def merge(
+def merge_runs(
     runs: Sequence[str | Path],
     out: str | Path,
     *,
+    measurer: Measurer,
     lock: bool = True,
     on_progress: Callable[[MergeProgress], None] | None = None,
     on_warning: Warn | None = None,
     disk: Disk | None = None,
-) -> Merged:
-    """Merge the runs, and the one at `out` if there is one, into `out`.
+) -> MergeResult:
+    """Merge the runs, and the one at `out` if there is one, into `out`. `measurer` writes the metrics of the result.
 
-    Raises UsageError for runs that are not parts of one; then, and if the disk is full, `out` is as it was.
+    Raises UsageError for runs that are not parts of one run. In that case, and when the disk is full, `out` is unchanged.
     """
     paths = _distinct(Path(run) for run in runs)
     if not paths:
         raise UsageError("name the runs to be merged")
     try:
-        return _merged(paths, Path(out), lock, disk, on_progress or _ignored, on_warning or _ignored)
+        return _merge(paths, Path(out), measurer, lock, disk, on_progress or _ignore, on_warning or _ignore)
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename else ""
         raise StoreError(
@@ -84,80 +86,83 @@ def merge(
         ) from None
 
 
-def _merged(
+def _merge(
     paths: Sequence[Path],
     out: Path,
+    measurer: Measurer,
     lock: bool,
     disk: Disk | None,
-    tell: Callable[[MergeProgress], None],
+    on_progress: OnProgress,
     warn: Warn,
-) -> Merged:
+) -> MergeResult:
     others = [Input(path) for path in paths if path.resolve() != out.resolve()]
     if others:
-        joined([(input.path, input.manifest) for input in others])  # refused before anything is made
+        joined([(input.path, input.manifest) for input in others])  # refuse before anything is created
     elif not (out / MANIFEST).exists() and not is_unfinished(out):
         raise UsageError(f"{out} is not a run: it has no {MANIFEST}")
     directory = RunDirectory(out, lock=lock, disk=disk)
     try:
-        own = [Input(out, own=True)] if directory.manifest is not None else []
-        return _Merge(directory, [*own, *others], tell, warn).run()
+        target = [Input(out, is_target=True)] if directory.manifest is not None else []
+        return _Merge(directory, [*target, *others], measurer, on_progress, warn).run()
     finally:
         directory.close()
 
 
 class _Merge:
-    """One merge into a directory that is locked."""
+    """One merge into a locked directory."""
 
     def __init__(
         self,
         directory: RunDirectory,
         inputs: Sequence[Input],
-        tell: Callable[[MergeProgress], None],
+        measurer: Measurer,
+        on_progress: OnProgress,
         warn: Warn,
     ) -> None:
         self._path = directory.path
         self._disk = directory.disk
         self._inputs = inputs
-        self._own = [input for input in inputs if input.own]
-        self._tell = tell
+        self._measurer = measurer
+        self._on_progress = on_progress
         self._warn = warn
         self._named = [(input.path, input.manifest) for input in inputs]
         self._manifest = joined(self._named)
         sizes = [segment.size for input in inputs for segment in input.segments]
         self._progress = MergeProgress(total_bytes=sum(sizes))
         verdicts = any(input.scores or input.conflicts for input in inputs)
-        self._scan = Scan(Files(), self._manifest, self._read, verdicts=verdicts)
+        self._scan = Scan(Files(), self._manifest, self._on_read, verdicts=verdicts)
 
-    def run(self) -> Merged:
-        swap = Swap(self._path, self._disk)
+    def run(self) -> MergeResult:
+        swap = DirectorySwap(self._path, self._disk)
         try:
             for input in self._inputs:
                 self._scan.take(input)
             self._progress.phase = "writing"
-            writer = Writer(self._scan, self._disk, self._wrote)
+            writer = Writer(self._scan, self._disk, self._on_written)
             counts = writer.write(swap.folder)
             examples = list(writer.examples())
             self._progress.phase = "counting"
-            self._tell(self._progress)
-            self._manifest = count(
+            self._on_progress(self._progress)
+            self._manifest = write_counts(
                 swap.folder,
                 self._manifest,
                 self._disk,
+                measurer=self._measurer,
                 agents=self._scan.agents,
                 matches=self._scan.seats,
                 warn=self._warn,
             )
             self._copy_blobs()
             self._keep_bad_lines()
-            swap.commit(self._gone(swap.folder))
-            confirm_cache(self._path)
+            swap.commit(self._files_without_successor(swap.folder))
+            self._measurer.moved(self._path)
         except BaseException:
             swap.discard()
             raise
         finally:
             self._scan.files.close()
         self._warn_of_all(examples)
-        return Merged(
+        return MergeResult(
             runs=len(self._inputs),
             attempts=counts.attempts,
             tasks=counts.tasks,
@@ -174,42 +179,47 @@ class _Merge:
     # -- the rest of the run
 
     def _copy_blobs(self) -> None:
-        """Before the lines that name them are in place."""
+        """Copy the blobs before the lines that name them are in place."""
 
-        def copied() -> None:
+        def on_copied() -> None:
             self._progress.blobs += 1
-            self._tell(self._progress)
+            self._on_progress(self._progress)
 
         self._progress.phase = "copying"
         for input in self._inputs:
-            if not input.own:
-                copy_blobs(input.path, self._path, self._disk, copied=copied, warn=self._warn)
+            if not input.is_target:
+                copy_blobs(input.path, self._path, self._disk, on_copied=on_copied, warn=self._warn)
 
-    def _gone(self, folder: Path) -> set[str]:
-        """The files of the run that was there which have no successor: their lines stand in the new ones."""
-        names = {segment.path.name for input in self._own for segment in input.segments} | {METRICS, CACHE}
+    def _target_segments(self) -> list[Segment]:
+        """The segments of the run that was at `out` before."""
+        return [segment for input in self._inputs if input.is_target for segment in input.segments]
+
+    def _files_without_successor(self, folder: Path) -> set[str]:
+        """The files of the run that was at `out` which the new run does not replace by name: their lines are in other
+        files now."""
+        names = {segment.path.name for segment in self._target_segments()} | self._measurer.files
         return names - {file.name for file in folder.iterdir()}
 
     def _keep_bad_lines(self) -> None:
-        """What cannot be read of the run that was there goes to torn/; that of the other runs stays where it is."""
-        for segment in (segment for input in self._own for segment in input.segments):
+        """Copy the unreadable lines of the run that was at `out` to torn/. The other runs keep theirs."""
+        for segment in self._target_segments():
             lost = [(bad.offset, bad.size) for bad in self._scan.bad if bad.path == segment.path]
             if segment.tail:
                 lost.append((segment.size, segment.tail))
             if lost:
                 self._disk.replace(torn_name(segment.path, self._disk), _cut_out(segment.path, lost))
 
-    # -- telling
+    # -- progress and warnings
 
-    def _read(self, size: int) -> None:
+    def _on_read(self, size: int) -> None:
         before = self._progress.read_bytes // WRITE_BYTES
         self._progress.read_bytes += size
         if self._progress.read_bytes // WRITE_BYTES > before:
-            self._tell(self._progress)
+            self._on_progress(self._progress)
 
-    def _wrote(self, size: int) -> None:
+    def _on_written(self, size: int) -> None:
         self._progress.written_bytes += size
-        self._tell(self._progress)
+        self._on_progress(self._progress)
 
     def _warn_of_all(self, examples: Sequence[str]) -> None:
         for message in (*examples, *notes(self._named, self._manifest)):
@@ -220,27 +230,27 @@ class _Merge:
                     f"{input.path} is being written by {input.holder}: merged up to its last whole line. Merge again when "
                     f"it is done"
                 )
-        _tell_some(self._warn, self._scan.bad)
+        _warn_of_some(self._warn, self._scan.bad)
 
 
-def _tell_some(warn: Warn, bad: Sequence[Bad]) -> None:
-    for line in bad[:TOLD]:
+def _warn_of_some(warn: Warn, bad: Sequence[UnreadableLine]) -> None:
+    for line in bad[:MOST_EXAMPLES]:
         warn(f"{line.path}:{line.number} cannot be read and is left out: {line.problem}")
-    if len(bad) > TOLD:
-        warn(f"{len(bad) - TOLD:,} more such lines are left out")
+    if len(bad) > MOST_EXAMPLES:
+        warn(f"{len(bad) - MOST_EXAMPLES:,} more such lines are left out")
 
 
-def _cut_out(path: Path, places: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+def _cut_out(path: Path, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     with path.open("rb") as file:
-        for offset, size in places:
+        for offset, size in ranges:
             file.seek(offset)
             yield file.read(size)
 
 
 def _distinct(paths: Iterable[Path]) -> list[Path]:
-    """Each directory once, however it is spelt."""
+    """Each directory once, by its resolved path."""
     return list({path.resolve(): path for path in paths}.values())
 
 
-def _ignored(_: object) -> None:
+def _ignore(_: object) -> None:
     pass

@@ -1,7 +1,7 @@
-"""What many lines say of the same things, in little memory: which version of each stands, and in which order they are written.
+"""Versions of the same line in several inputs: which one wins, and in which order the winners are written.
 
-A line is known by a hash of its bytes, and what it is of by a hash of its name; the bytes stay where they are. All
-that is decided here depends on the set of the lines alone.
+A line is identified by a hash of its bytes and its subject by a hash of its name; the bytes stay in the input files. All
+decisions here depend only on the set of lines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 HASH_BYTES = 16
 ORDER_BYTES = 24
-SUPERSEDED = 1  # a later verdict was given where this one stood
-UNGROUNDED = 2  # it is of an attempt that is not the one that stands
-ASIDE = 4  # it stood in conflicts.jsonl
-NOT_WHOLE = b"\xff"  # how the rank begins of what is left of an episode
+SUPERSEDED = 1  # a later verdict replaced this one
+UNGROUNDED = 2  # the verdict is about an attempt that is not in the merged log
+ASIDE = 4  # the line was in conflicts.jsonl
+NOT_WHOLE = b"\xff"  # how the rank of an episode that lacks seats begins
 
 # Both sort as what they hold does. They end with a place: the file, by number; where the line begins; its length.
 _ENTRY = struct.Struct(f">{HASH_BYTES}s9s{HASH_BYTES}s{ORDER_BYTES}sBHIHQQ")
@@ -28,12 +28,12 @@ _KEY = itemgetter(0)  # of an entry
 
 
 def hashed(*parts: bytes) -> bytes:
-    """The same in every process."""
+    """A hash that is the same in every process."""
     return hashlib.blake2b(b"\0".join(parts), digest_size=HASH_BYTES).digest()
 
 
-class Spot(msgspec.Struct, frozen=True, gc=False):
-    """Where the bytes of a version are."""
+class ByteRange(msgspec.Struct, frozen=True, gc=False):
+    """The bytes of a version: the number of the file, and a range in it."""
 
     file: int
     offset: int
@@ -41,16 +41,16 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Version(msgspec.Struct, frozen=True, gc=False):
-    """A line, or the lines of an episode, of one input. `rank`: of two versions, the one of the lower rank stands."""
+    """A line, or the lines of an episode, of one input. Of two versions, the one with the lower `rank` wins."""
 
-    key: bytes  # a hash of what it is of
+    key: bytes  # a hash of its subject
     rank: bytes
     digest: bytes
     order: bytes
     flags: int
     run: int
     number: int
-    spot: Spot
+    byte_range: ByteRange
 
 
 def _version(
@@ -65,14 +65,14 @@ def _version(
     offset: int,
     size: int,
 ) -> Version:
-    return Version(key, rank, digest, order, flags, run, number, Spot(file, offset, size))
+    return Version(key, rank, digest, order, flags, run, number, ByteRange(file, offset, size))
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """How the versions of one thing came out."""
+class Resolution(msgspec.Struct, frozen=True):
+    """The outcome for all versions of one subject."""
 
-    written: list[Version]  # what is in the log; the last one counts
-    aside: list[tuple[Version, int]]  # what is in conflicts.jsonl, with its flags
+    written: list[Version]  # in the log; the last one counts
+    aside: list[tuple[Version, int]]  # in conflicts.jsonl, with their flags
 
     @property
     def winner(self) -> Version | None:
@@ -80,7 +80,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Versions:
-    """Versions of many things, a hundred bytes each."""
+    """The versions of many subjects, a hundred bytes each."""
 
     def __init__(self) -> None:
         self._buckets = [bytearray() for _ in range(256)]
@@ -95,77 +95,77 @@ class Versions:
         order: bytes,
         flags: int,
         run: int,
-        spot: Spot,
+        byte_range: ByteRange,
     ) -> int:
-        """The number that the version has from now on."""
+        """Add a version and return its number."""
         number = self.count
         self.count += 1
         self._buckets[key[0]] += _ENTRY.pack(
-            key, rank, digest, order, flags, run, number, spot.file, spot.offset, spot.size
+            key, rank, digest, order, flags, run, number, byte_range.file, byte_range.offset, byte_range.size
         )
         return number
 
     def of_each(self) -> Iterator[list[Version]]:
-        """The versions of each thing, by rank; they are forgotten on the way."""
+        """The versions of each subject, by rank. Each is dropped from memory once it was given."""
         for position, bucket in enumerate(self._buckets):
             self._buckets[position] = bytearray()
             for _, same in groupby(sorted(_ENTRY.iter_unpack(bucket)), _KEY):
                 yield [_version(*entry) for entry in same]
 
 
-def contested(versions: list[Version]) -> Standing:
-    """The one of the lowest rank stands, whoever was first; none if it is not whole."""
+def keep_lowest_rank(versions: list[Version]) -> Resolution:
+    """The version with the lowest rank wins, in whatever order they came; none wins if it lacks seats."""
     distinct = _distinct(versions) if len(versions) > 1 else versions
     stands = 0 if distinct[0].rank.startswith(NOT_WHOLE) else 1
-    return Standing(distinct[:stands], [(version, 0) for version in distinct[stands:]])
+    return Resolution(distinct[:stands], [(version, 0) for version in distinct[stands:]])
 
 
-def succeeding(versions: list[Version]) -> Standing:
-    """Of things of which an input may have several, the last of which counts there.
+def keep_last(versions: list[Version]) -> Resolution:
+    """For subjects that may have several lines in one input, of which the last counts.
 
-    What any input has superseded does not stand; of what no input has, the one of the lowest rank does. Which were
-    superseded is kept: the superseded stand before the winner, and what nobody superseded is set aside.
+    A version that any input has superseded cannot win; of the others, the one with the lowest rank wins. Superseded
+    versions are written before the winner, so that they remain superseded; the other losers are set aside.
     """
     distinct = _distinct(versions)
     superseded = _superseded(versions)
     living = [version for version in distinct if version.digest not in superseded]
-    if not living:  # each has followed another somewhere
-        return Standing([distinct[0]], [(version, SUPERSEDED) for version in distinct])
+    if not living:  # each was superseded in some input
+        return Resolution([distinct[0]], [(version, SUPERSEDED) for version in distinct])
     before = sorted((v for v in distinct if v.digest in superseded), key=lambda version: version.digest)
-    return Standing([*before, living[0]], [(version, 0) for version in living[1:]])
+    return Resolution([*before, living[0]], [(version, 0) for version in living[1:]])
 
 
 def _superseded(versions: Iterable[Version]) -> set[bytes]:
-    found = {version.digest for version in versions if version.flags & SUPERSEDED}
+    digests = {version.digest for version in versions if version.flags & SUPERSEDED}
     by_run: dict[int, list[Version]] = {}
     for version in versions:
         if not version.flags & ASIDE:
             by_run.setdefault(version.run, []).append(version)
-    for own in by_run.values():
-        last = max(own, key=lambda version: version.number)
-        found |= {version.digest for version in own if version.digest != last.digest}
-    return found
+    for of_run in by_run.values():
+        last = max(of_run, key=lambda version: version.number)
+        digests |= {version.digest for version in of_run if version.digest != last.digest}
+    return digests
 
 
 def _distinct(versions: Iterable[Version]) -> list[Version]:
-    """Each once, in the order they come in."""
-    found: dict[bytes, Version] = {}
+    """Each version once, in order of first appearance."""
+    by_digest: dict[bytes, Version] = {}
     for version in versions:
-        found.setdefault(version.digest, version)
-    return list(found.values())
+        by_digest.setdefault(version.digest, version)
+    return list(by_digest.values())
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
-    """A version that is to be written, as far as that needs to be known."""
+class OutputLine(msgspec.Struct, frozen=True, gc=False):
+    """A version to be written: its order, and where its bytes are."""
 
     order: bytes
     digest: bytes
     number: int
-    spot: Spot
+    byte_range: ByteRange
 
 
 class Output:
-    """What is written to a log, in its order, a hundred bytes a line.
+    """The lines of a log to be written, in order, a hundred bytes per line.
 
     `piece` says which lines are sorted together: the order's first eight bytes, as a number, without that many bits.
     """
@@ -176,9 +176,16 @@ class Output:
         self.count = 0
 
     def add(self, order: bytes, version: Version, *, winner: bool) -> None:
-        spot = version.spot
+        byte_range = version.byte_range
         entry = _OUTPUT.pack(
-            order, version.key, winner, version.digest, version.number, spot.file, spot.offset, spot.size
+            order,
+            version.key,
+            winner,
+            version.digest,
+            version.number,
+            byte_range.file,
+            byte_range.offset,
+            byte_range.size,
         )
         number = int.from_bytes(order[:8], "big") >> self._shift
         piece = self._pieces.get(number)
@@ -187,10 +194,10 @@ class Output:
         piece += entry
         self.count += 1
 
-    def in_order(self) -> Iterator[Placed]:
+    def in_order(self) -> Iterator[OutputLine]:
         for number in sorted(self._pieces):
-            for order, _, _, digest, version, *place in sorted(_OUTPUT.iter_unpack(self._pieces[number])):
-                yield Placed(order, digest, version, Spot(*place))
+            for order, _, _, digest, version, *span in sorted(_OUTPUT.iter_unpack(self._pieces[number])):
+                yield OutputLine(order, digest, version, ByteRange(*span))
 
 
-Choice = Callable[[list[Version]], Standing]
+Choice = Callable[[list[Version]], Resolution]

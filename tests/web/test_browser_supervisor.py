@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.web.pools import alive, wait_until
-from windrow.envs.web import reaper
-from windrow.envs.web.reaper import below
+from windrow.envs.web.launch import SUPERVISOR
+from windrow.util.reaper import bare_command, descendants
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +28,7 @@ import os, subprocess, sys
 for pipe, wanted in zip(os.pipe(), (3, 4)):
     if pipe != wanted:
         os.dup2(pipe, wanted)
-command = [sys.executable, "-I", *sys.argv[1:]]
-sys.exit(subprocess.Popen(command, pass_fds=(3, 4)).wait())
+sys.exit(subprocess.Popen(sys.argv[1:], pass_fds=(3, 4)).wait())
 """
 
 
@@ -41,15 +40,18 @@ class Scene:
         for made in (self.folder, self.profile):
             made.mkdir()
         self.owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        command = [reaper.__file__, str(self.owner.pid), str(self.folder), sys.executable, "-c", STUBBORN]
+        browser = [sys.executable, "-c", STUBBORN]
+        command = bare_command(SUPERVISOR, str(self.owner.pid), str(self.folder), *browser)
         self.driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER, *command, f"--user-data-dir={self.profile}"],
             env={**os.environ, "TMPDIR": str(tmp)},
         )
-        wait_until(lambda: len(below(self.driver.pid)) == 3 and (self.folder / "pid").exists(), "all of them")
+        wait_until(
+            lambda: len(descendants(self.driver.pid)) == 3 and (self.folder / "pid").exists(), "all of them"
+        )
         self.browser = int((self.folder / "pid").read_text())
-        self.rest = below(self.driver.pid)
-        self.reaper = next(pid for pid in self.rest if self.browser in below(pid))
+        self.rest = descendants(self.driver.pid)
+        self.reaper = next(pid for pid in self.rest if self.browser in descendants(pid))
 
     def close(self) -> None:
         for process in (self.owner, self.driver):

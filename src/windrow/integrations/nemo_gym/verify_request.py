@@ -1,4 +1,4 @@
-"""An episode as NeMo Gym's servers are told of it: its parameters, and the response that its messages are."""
+"""The body of a `/verify` request: an episode as its parameters and the response that its messages make."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from windrow.integrations.nemo_gym.results import result_row
 from windrow.integrations.nemo_gym.rows import PARAMS
 from windrow.records import Json, PolicyRecord, Rollout, Timing, Usage
 
-_TOLD = (PARAMS, "response")
+_FIELDS = (PARAMS, "response")
 
 
-def answer_of(episode: Episode) -> dict[str, Json]:
+def verify_request(episode: Episode) -> dict[str, Json]:
     """The parameters and the response of an episode, without any verdict."""
     usages = [turn.usage for turn in episode.turns if turn.usage is not None]
     rollout = Rollout(
@@ -43,5 +43,5 @@ def answer_of(episode: Episode) -> dict[str, Json]:
         timing=Timing(started_at=0.0),
         capture="text",
     )
-    answer = result_row(rollout)
-    return {key: answer[key] for key in _TOLD}
+    result = result_row(rollout)
+    return {key: result[key] for key in _FIELDS}

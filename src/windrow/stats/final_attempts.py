@@ -1,4 +1,4 @@
-"""The final attempts of a run as statistics read them: a partial decode, with the scores that count now."""
+"""The final attempts of a run as statistics read them: decoded in part, with the scores that count now."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import msgspec
 
 from windrow.identity import canonical
 from windrow.records import OPPONENT, RecordedScore, Usage, is_done
-from windrow.store.folding import Judged, decode_judged
+from windrow.store.folding import GradedFields, decode_graded_fields
 from windrow.store.gradings import Gradings
-from windrow.store.line_places import Place
+from windrow.store.line_positions import LinePosition
 from windrow.store.reader import RunReader
 
 
-class _Task(msgspec.Struct, gc=False):
+class TaskFields(msgspec.Struct, gc=False):
+    """The task of a rollout, without its row."""
+
     key: str
     digest: str
     index: int
@@ -38,19 +40,19 @@ class _Evidence(msgspec.Struct, gc=False):
 
 
 class _Value(msgspec.Struct, gc=False):
-    """A score. Of its evidence only an object's `answer` is of interest; other JSON is let through."""
+    """A score. Only the `answer` in its evidence is decoded; evidence that is no object is accepted and ignored."""
 
     value: float
     evidence: _Evidence | list[msgspec.Raw] | str | int | float | bool | None = None
 
 
-class Line(msgspec.Struct, gc=False):
-    """What statistics need of a rollout."""
+class FinalAttempt(msgspec.Struct, gc=False):
+    """The fields of a rollout that statistics need."""
 
     id: str
     attempt: int
     group: str
-    task: _Task
+    task: TaskFields
     env: str
     agent: str
     status: str
@@ -76,9 +78,9 @@ class Line(msgspec.Struct, gc=False):
 
     @property
     def answer(self) -> str | msgspec.UnsetType | None:
-        """What the first scorer that read the reply for an answer found, None for nothing; UNSET where none read it.
+        """The answer that the first scorer that looks for answers found in the reply; None if it found none.
 
-        What is no text is compared as JSON.
+        UNSET where no scorer looked for an answer. An answer that is not text is given as canonical JSON.
         """
         for score in self.scores.values():
             evidence = score.evidence
@@ -91,35 +93,35 @@ class Line(msgspec.Struct, gc=False):
         return msgspec.UNSET
 
 
-_decode_line = msgspec.json.Decoder(Line).decode
+_decode_attempt = msgspec.json.Decoder(FinalAttempt).decode
 
 
-Found = tuple[Place, Line]
+LocatedAttempt = tuple[LinePosition, FinalAttempt]
 
 
-def final_lines(reader: RunReader, gradings: Gradings) -> Iterator[list[Found]]:
-    """The final attempt of every slot, in log order, gradings folded in; more of a line is decoded only for that.
+def final_attempts(reader: RunReader, gradings: Gradings) -> Iterator[list[LocatedAttempt]]:
+    """The final attempt of every slot, in log order, with its gradings folded in, in batches.
 
-    They come many at a time: what is done with each of them is cheaper for a list.
+    Batches make counting cheaper. More of a line is decoded only where there are gradings to fold in.
     """
     active = reader.manifest.grading.hash if reader.manifest.grading else None
 
-    def folded(line: Line, text: bytes) -> Line:
+    def folded(line: FinalAttempt, text: bytes) -> FinalAttempt:
         if line.grading == active and (line.id, line.attempt) not in gradings:
             return line
-        return _with_verdicts(line, reader.folded(decode_judged(text), gradings))
+        return _with_verdicts(line, reader.folded(decode_graded_fields(text), gradings))
 
     if gradings:
-        yield from reader.final_batches(lambda text: folded(_decode_line(text), text))
+        yield from reader.final_batches(lambda text: folded(_decode_attempt(text), text))
         return
-    for found in reader.final_batches(_decode_line):
-        if {line.grading for _, line in found} - {active}:  # some were graded otherwise, or not at all
-            yield [(place, reader.at(place, partial(folded, line))) for place, line in found]
+    for batch in reader.final_batches(_decode_attempt):
+        if {line.grading for _, line in batch} - {active}:  # some were graded otherwise, or not at all
+            yield [(position, reader.at(position, partial(folded, line))) for position, line in batch]
         else:
-            yield found
+            yield batch
 
 
-def _with_verdicts(line: Line, rollout: Judged) -> Line:
+def _with_verdicts(line: FinalAttempt, rollout: GradedFields) -> FinalAttempt:
     error = rollout.error
     return msgspec.structs.replace(
         line,

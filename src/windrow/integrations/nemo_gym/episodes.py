@@ -14,6 +14,7 @@ import msgspec
 
 from windrow.agents import Piece, Played
 from windrow.engine.external_episode import record_pieces
+from windrow.engine.record_building import build_rollout
 from windrow.engine.recorder import Recorder
 from windrow.errors import EnvError, WindrowError
 from windrow.integrations.nemo_gym.items import read_output
@@ -95,8 +96,8 @@ def _state(
     scratch = Recorder(slot, env="", agent="", policy=policy, capture="tokens")
     scratch.add(opening, "task")
     record_pieces(scratch, result.pieces)
-    scratch.end("completed", "answered")
-    rollout = msgspec.structs.replace(scratch.rollout(), reward=result.reward)
+    scratch.outcome.end("completed", "answered")
+    rollout = msgspec.structs.replace(build_rollout(scratch), reward=result.reward)
     answer = said if result.reward is None else {**said, REWARD: result.reward}
     state: Any = with_answer(rollout, answer, result.fields).state
     return dict(state[STATE]) if state else {}

@@ -1,9 +1,9 @@
-"""WebGym's blocklist: domains that have shut the agent out, each for some hours.
+"""The blocklist: domains that have shut the agent out, each for some hours.
 
     {"domain": "shop.example", "url": …, "blocked_at": "2026-01-31T12:00:00", "task_id"?: …, "screenshot_path"?: …}
 
-A time is ISO 8601 (without a zone: this machine's, as theirs and the environment `web` write it), or seconds since 1970. What was
-blocked several times counts from the last.
+A time is ISO 8601 (without a zone: this machine's, as the environment `web` writes it), or seconds since 1970. A
+domain that was blocked several times is blocked from the last time on.
 """
 
 from __future__ import annotations

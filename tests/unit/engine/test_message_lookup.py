@@ -1,4 +1,4 @@
-"""Windows: which recorded messages are meant does not depend on whether an agent hands back the objects or copies."""
+"""Looking up messages: which recorded messages are meant does not depend on whether an agent hands back the objects or copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.engine.window import Ranges, Window
+from windrow.engine.message_lookup import MessageLookup, Ranges
 from windrow.records import Message
 
 messages = st.builds(
@@ -17,14 +17,14 @@ messages = st.builds(
 )
 
 
-def found(recorded: list[Message], wanted: list[Message]) -> tuple[list[str], Ranges]:
+def looked_up(recorded: list[Message], wanted: list[Message]) -> tuple[list[str], Ranges]:
     """What is added, and the ranges that are read then."""
     recorded = list(recorded)
-    window = Window(recorded)
-    window.missing(recorded)
-    missing = window.missing(wanted)
+    lookup = MessageLookup(recorded)
+    lookup.missing(recorded)
+    missing = lookup.missing(wanted)
     recorded += [msgspec.structs.replace(message, origin="env") for message in missing]
-    return [message.text for message in missing], window.ranges(wanted)
+    return [message.text for message in missing], lookup.ranges(wanted)
 
 
 @given(
@@ -37,4 +37,4 @@ def test_objects_and_their_copies_are_found_at_the_same_places(
 ) -> None:
     own = [*(recorded[pick % len(recorded)] for pick in picks), *new]
     copies = [msgspec.structs.replace(message, origin="env") for message in own]
-    assert found(recorded, own) == found(recorded, copies)
+    assert looked_up(recorded, own) == looked_up(recorded, copies)
