@@ -20,7 +20,7 @@ from windrow.grading.scorers import make_scorer
 from windrow.policies.base import Request
 from windrow.policies.scripted import CallablePolicy
 from windrow.records import Grading, Message, decode_grading
-from windrow.store.run_directory import Fingerprint
+from windrow.store.manifest import Fingerprint
 
 JUDGE_NO_WAIT = ["judge.backoff_s=0", "judge.call_retries=1", "judge.max_outage_s=0"]
 
