@@ -73,7 +73,7 @@ def test_what_a_judge_says_is_a_finite_value_on_its_scale_or_no_verdict(
     if mark is not None:
         assert math.isfinite(mark.value)
         assert scale is None or 0 <= mark.value <= 1
-        json.dumps(mark.said, allow_nan=False)
+        json.dumps(mark.verdict, allow_nan=False)
 
 
 @fuzz(200)

@@ -1,4 +1,8 @@
-"""What judges an episode: a scorer, and the verdict that it gives."""
+"""The protocols of scorers: `Scorer` judges one episode, `GroupScorer` all samples of a task together.
+
+Most scorers need none of this: a function `(task, reply) -> float` is one already (see `windrow.grading.user_functions`).
+Derive a class from `windrow.grading.base.BaseScorer` if a scorer has settings, several scores, or models of its own.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,26 @@ T = TypeVar("T")
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What one scorer said of one episode, and by turn of its ids."""
+    """The verdict of one scorer on one episode.
+
+    `scores` are recorded by name and enter the reward with their weights; `metrics` are recorded and never enter it.
+    `tokens` are logprobs that the scorer's model gives the sampled ids, by the number of the turn.
+    """
 
     scores: dict[str, RecordedScore]
     metrics: dict[str, float]
     tokens: dict[int, TeacherTokens] = {}
 
 
-class _Judging(Protocol):
-    """What all scorers have. `env` is the only environment whose episodes it judges; None: any.
+class _AnyScorer(Protocol):
+    """The part that both kinds of scorers share.
 
-    `models` are those that it asks itself; the run's judge is asked by one that `asks_judge`, and must be there for
-    one that `needs_judge`. One that `only_reads` changes nothing that it is shown, and needs no copy.
+    `name` is unique in a run; verdicts are known by it. `env` is the only environment whose episodes the scorer judges,
+    or None if it judges those of all. `config` is the configuration that it was made from, if there is one.
+
+    `models` returns the models that the scorer brings and asks, by name. A scorer with `asks_judge` may ask the run's
+    judge, called "judge", if there is one; with `needs_judge` a run without a judge is refused. Set `only_reads` if the
+    scorer never changes what it is shown: then it is shown the record itself, and not a copy.
     """
 
     name: str
@@ -42,8 +54,13 @@ class _Judging(Protocol):
     def models(self) -> Mapping[str, PolicyConfig]: ...
 
 
-class Scorer(_Judging, Protocol):
-    """Judges an episode. `after_commit` scorers run once the rollout is on disk."""
+class Scorer(_AnyScorer, Protocol):
+    """Judges one episode.
+
+    `judge` runs before the rollout is written, and its verdict stands in the rollout's own line. With `after_commit` it
+    runs once the rollout is on disk, and only then may it ask models through `ctx`. If it raises, the grading has failed
+    and the next call tries it again; the rollout is not run again.
+    """
 
     @property
     def after_commit(self) -> bool: ...
@@ -51,10 +68,11 @@ class Scorer(_Judging, Protocol):
 
 
 @runtime_checkable
-class GroupScorer(_Judging, Protocol):
-    """Judges the final attempts of a group together, once they are all on disk.
+class GroupScorer(_AnyScorer, Protocol):
+    """Judges the final attempts of a group together, once all of them are on disk.
 
-    A verdict of None says that it does not apply to that member; every member has one.
+    `judge_group` returns a verdict for every member, by `rollout.key`. None says that the scorer does not apply to that
+    member. A missing member, or one that is not in the group, is a failed grading.
     """
 
     async def judge_group(
@@ -66,7 +84,7 @@ AnyScorer = Scorer | GroupScorer
 
 
 class NoJudge:
-    """The context of a scorer that runs before the commit: it has nobody to ask."""
+    """The `ScoreContext` of a scorer that runs before the commit: it has no models to ask."""
 
     async def ask(
         self, messages: Messages, read: Callable[[str], T], *, about: str | None = None, judge: str = "judge"

@@ -44,14 +44,15 @@ MAX_READ_CHARS = (
 SHORT_CHARS = 64
 
 
-class Judged(NamedTuple):
-    """`said` is the answer that the reply settles on, written the same way however the reply wrote it; None if it
-    settles on none. A scorer that looks for no answer does not `read`."""
+class AnswerMatch(NamedTuple):
+    """How a reply compares with the answer. `final_answer` is the answer that the reply settles on, in one notation
+    however the reply wrote it; None if it settles on none. A scorer that only searches the reply does not have
+    `looks_for_answer`."""
 
     correct: bool
-    formed: bool
-    said: str | None = None
-    reads: bool = True
+    well_formed: bool
+    final_answer: str | None = None
+    looks_for_answer: bool = True
 
 
 def answers_of(answer: Json) -> list[str]:
@@ -59,59 +60,59 @@ def answers_of(answer: Json) -> list[str]:
     return [str(item) for item in answer] if isinstance(answer, list) else [str(answer)]
 
 
-def exact(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
+def exact(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
     """The reply is the answer, white space around it aside."""
-    said = reply.strip()
-    correct = any(said == wanted.strip() for wanted in answers_of(answer))
-    return Judged(correct, bool(said), said or None)
+    final_answer = reply.strip()
+    correct = any(final_answer == wanted.strip() for wanted in answers_of(answer))
+    return AnswerMatch(correct, bool(final_answer), final_answer or None)
 
 
-def contains(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
+def contains(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
     """The answer stands somewhere in the reply, in either case."""
-    said = reply.casefold()
-    correct = any(wanted.strip().casefold() in said for wanted in answers_of(answer))
-    return Judged(correct, bool(said.strip()), reads=False)
+    text = reply.casefold()
+    correct = any(wanted.strip().casefold() in text for wanted in answers_of(answer))
+    return AnswerMatch(correct, bool(text.strip()), looks_for_answer=False)
 
 
-def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
+def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
     """With the setting `pattern`, its last match (group 1, if it has one) is the answer; without it, the row's
     answer is itself a pattern that must be found in the reply."""
     pattern = settings.get("pattern")
     if pattern is None:
         correct = any(re.search(wanted, reply) for wanted in answers_of(answer))
-        return Judged(correct, bool(reply.strip()), reads=False)
+        return AnswerMatch(correct, bool(reply.strip()), looks_for_answer=False)
     found = list(re.finditer(pattern, reply))
     if not found:
-        return Judged(False, False)
+        return AnswerMatch(False, False)
     match = found[-1]
-    said = ((match.group(1) if match.re.groups else match.group()) or "").strip()
-    return Judged(said in (wanted.strip() for wanted in answers_of(answer)), True, said)
+    final_answer = ((match.group(1) if match.re.groups else match.group()) or "").strip()
+    return AnswerMatch(final_answer in (wanted.strip() for wanted in answers_of(answer)), True, final_answer)
 
 
-def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
+def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
     """The letter that the reply settles on: after "answer is", else the last one that stands alone."""
     reply = reply[-MAX_READ_CHARS:]
     marked = _CHOICE_MARKED.findall(reply) or _CHOICE.findall(reply)
     if not marked and re.fullmatch(r"\s*\(?([A-Za-z])\)?[.):]?\s*", reply):
         marked = re.findall(r"[A-Za-z]", reply)
     if not marked:
-        return Judged(False, False)
-    said = marked[-1].upper()
-    correct = said in (wanted.strip().strip("().").upper() for wanted in answers_of(answer))
-    return Judged(correct, True, said)
+        return AnswerMatch(False, False)
+    final_answer = marked[-1].upper()
+    correct = final_answer in (wanted.strip().strip("().").upper() for wanted in answers_of(answer))
+    return AnswerMatch(correct, True, final_answer)
 
 
-def number(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
+def number(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
     """The number that the reply settles on: boxed, after "####" or "answer is", else the last one in it."""
-    said = final_number(reply)
-    if said is None:
-        return Judged(False, False)
+    final_answer = final_number(reply)
+    if final_answer is None:
+        return AnswerMatch(False, False)
     wanted = [value for text in answers_of(answer) if (value := parse_number(text)) is not None]
     tolerance = settings.get("tolerance", 0)
     if not tolerance:
-        return Judged(said in wanted, True, _written(said))
-    correct = any(abs(said - value) <= Fraction(str(tolerance)) for value in wanted)
-    return Judged(correct, True, _written(said))
+        return AnswerMatch(final_answer in wanted, True, _written(final_answer))
+    correct = any(abs(final_answer - value) <= Fraction(str(tolerance)) for value in wanted)
+    return AnswerMatch(correct, True, _written(final_answer))
 
 
 def _written(number: Fraction) -> str:

@@ -42,12 +42,12 @@ class BestOfN(BaseScorer):
         best = max(values)
         tied = [e.rollout.sample for e, value in zip(entrants, values, strict=True) if value == best]
         winner = values.index(best)
-        for place, (entrant, value) in enumerate(zip(entrants, values, strict=True)):
+        for index, (entrant, value) in enumerate(zip(entrants, values, strict=True)):
             evidence: dict[str, Json] = {"by": self._by, "value": value, "best": best}
             if value == best and len(tied) > 1:
                 evidence["tie"] = tied
             score = RecordedScore(
-                value=float(place == winner), weight=self.weight, evidence=evidence, scorer=self.name
+                value=float(index == winner), weight=self.weight, evidence=evidence, scorer=self.name
             )
             verdicts[entrant.key] = Verdict({self.name: score}, {})
         return verdicts

@@ -16,7 +16,7 @@ from windrow.engine.record_building import shown_episode
 from windrow.envs import Episode
 from windrow.envs.scoring import AnyScorer, GroupScorer, Scorer, Verdict
 from windrow.errors import ScorerError, error_record
-from windrow.grading.judges import Hearing, Judges
+from windrow.grading.judges import JudgeContext, Judges
 from windrow.records import AttemptId, ErrorRecord, Grading, Rollout, RolloutGroup
 from windrow.util.cancellation import is_ours
 from windrow.util.freeze import copied, copied_task
@@ -54,41 +54,41 @@ class Grader:
     async def judge(self, rollout: Rollout, name: str) -> Grading:
         """What a scorer says of a rollout. The caller writes it down."""
         scorer = self.scorers[name]
-        hearing = self._judges.hearing(name)
+        context = self._judges.context(name)
         verdict: Verdict | None = None
         error: ErrorRecord | None = None
         try:
             _check_captured(rollout)
-            work = scorer.judge(_episode(rollout, scorer), hearing)
-            verdict = await within(self._timeout_s, work, name, hearing.timed_by)
+            work = scorer.judge(_episode(rollout, scorer), context)
+            verdict = await within(self._timeout_s, work, name, context.timed_by)
         except BaseException as problem:
             error = _failure(problem)
-        return self._grading(rollout.id, (rollout.key,), name, hearing, (verdict,), error)
+        return self._grading(rollout.id, (rollout.key,), name, context, (verdict,), error)
 
     async def judge_group(self, group: RolloutGroup, name: str) -> Grading:
         """What a scorer says of a group. The caller writes it down."""
         scorer = self.group_scorers[name]
-        hearing = self._judges.hearing(name)
+        context = self._judges.context(name)
         members = tuple(rollout.key for rollout in group.rollouts)
         verdicts: Verdicts = {}
         error: ErrorRecord | None = None
         try:
             for rollout in group.rollouts:
                 _check_captured(rollout)
-            work = scorer.judge_group(self._shown(group, name), hearing)
-            found = await within(self._timeout_s, work, name, hearing.timed_by)
-            verdicts = _checked(found, members, name)
+            work = scorer.judge_group(self._shown(group, name), context)
+            returned = await within(self._timeout_s, work, name, context.timed_by)
+            verdicts = _checked(returned, members, name)
         except BaseException as problem:
             error = _failure(problem)
         given = [verdicts.get(member) for member in members]
-        return self._grading(group.id, members, name, hearing, given, error)
+        return self._grading(group.id, members, name, context, given, error)
 
     def _grading(
         self,
         unit: str,
         members: tuple[AttemptId, ...],
         scorer: str,
-        hearing: Hearing,
+        context: JudgeContext,
         given: Sequence[Verdict | None],
         error: ErrorRecord | None,
     ) -> Grading:
@@ -104,9 +104,9 @@ class Grader:
             scores=tuple([verdict.scores for verdict in verdicts]),
             metrics=tuple([verdict.metrics for verdict in verdicts]),
             error=error,
-            usage=hearing.usage,
+            usage=context.usage,
             graded_at=time.time(),
-            judgements=tuple(hearing.judgements),
+            judgements=tuple(context.judgements),
             tokens=tuple([verdict.tokens for verdict in verdicts]) if taught else (),
         )
 

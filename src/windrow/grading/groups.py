@@ -46,13 +46,13 @@ class Groups:
 
     def settle(self, slot: Slot, rollouts: Iterable[Rollout]) -> Closed | None:
         """The slot is not tried again in this call; the group, if this was the last one of it."""
-        found = self._open[slot.group]
-        found.fresh += rollouts
-        found.left -= 1
-        if found.left:
+        open_group = self._open[slot.group]
+        open_group.fresh += rollouts
+        open_group.left -= 1
+        if open_group.left:
             return None
         del self._open[slot.group]
-        return Closed(self._group(slot.group, found.fresh), tuple(found.fresh))
+        return Closed(self._group(slot.group, open_group.fresh), tuple(open_group.fresh))
 
     def settled_before(self, group: str) -> RolloutGroup | None:
         """A group of earlier calls, if it has members enough."""
@@ -60,8 +60,8 @@ class Groups:
 
     def rest(self) -> Iterator[Rollout]:
         """What this call has settled of groups that are still open."""
-        for found in self._open.values():
-            yield from found.fresh
+        for open_group in self._open.values():
+            yield from open_group.fresh
         self._open.clear()
 
     def _group(self, group: str, fresh: list[Rollout]) -> RolloutGroup | None:

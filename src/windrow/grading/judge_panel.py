@@ -71,13 +71,13 @@ def template_of(prompt: str | None) -> PromptTemplate | None:
 
 
 def question(
-    template: PromptTemplate | None, text: str, given: Mapping[str, Json], scorer: str
+    template: PromptTemplate | None, text: str, values: Mapping[str, Json], scorer: str
 ) -> list[dict[str, Any]]:
-    """What a judge is asked: `text`, or what the template of the settings makes of what is `given`."""
+    """What a judge is asked: `text`, or the template of the settings filled with these values."""
     if template is None:
         return [{"role": "user", "content": text}]
     try:
-        return template.messages(given)
+        return template.messages(values)
     except ValueError as problem:
         raise ScorerError(f"scorer {scorer!r}: {problem}", retryable=False) from None
 
@@ -85,10 +85,10 @@ def question(
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What all of these give, in their order. All are awaited before the first failure is raised: what the others were
     answered is kept, and not asked again."""
-    found = await asyncio.gather(*works, return_exceptions=True)
-    given: list[T] = []
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-        given.append(one)
-    return given
+    results = await asyncio.gather(*works, return_exceptions=True)
+    values: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        values.append(result)
+    return values

@@ -23,9 +23,9 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
 
 
 class Mark(NamedTuple):
-    """What a judge said of a criterion, and the value that it is worth: from 0 to 1, unless it has no scale."""
+    """A judge's verdict on a criterion, and its value: from 0 to 1, unless the criterion has no scale."""
 
-    said: Json
+    verdict: Json
     value: float
 
 
@@ -55,11 +55,11 @@ def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
     return found[0]
 
 
-def mark_of(said: Json, scale: Scale) -> Mark:
+def mark_of(verdict: Json, scale: Scale) -> Mark:
     """A verdict on a scale."""
     if isinstance(scale, str):
-        return _yes_or_no(said)
-    number = number_of(said)
+        return _yes_or_no(verdict)
+    number = number_of(verdict)
     if scale is None:
         return Mark(number, number)
     low, high = scale
@@ -68,26 +68,26 @@ def mark_of(said: Json, scale: Scale) -> Mark:
     return Mark(number, (number - low) / (high - low))
 
 
-def _yes_or_no(said: Json) -> Mark:
-    word = said.strip().rstrip(".").casefold() if isinstance(said, str) else None
-    if isinstance(said, bool):
-        word = "yes" if said else "no"
+def _yes_or_no(verdict: Json) -> Mark:
+    word = verdict.strip().rstrip(".").casefold() if isinstance(verdict, str) else None
+    if isinstance(verdict, bool):
+        word = "yes" if verdict else "no"
     if word not in ("yes", "no"):
-        raise ValueError(f"{_short(said)} is neither yes nor no")
+        raise ValueError(f"{_short(verdict)} is neither yes nor no")
     return Mark(word, float(word == "yes"))
 
 
-def number_of(said: Json) -> float:
+def number_of(verdict: Json) -> float:
     """A plain number, or the text of one and of nothing else."""
-    if isinstance(said, str):
-        text = said.strip()
+    if isinstance(verdict, str):
+        text = verdict.strip()
         if not _NUMBER.fullmatch(text):
-            raise ValueError(f"{_short(said)} is not a number")
-        said = float(text)
-    if isinstance(said, bool) or not isinstance(said, int | float):
-        raise ValueError(f"{_short(said)} is not a number")
+            raise ValueError(f"{_short(verdict)} is not a number")
+        verdict = float(text)
+    if isinstance(verdict, bool) or not isinstance(verdict, int | float):
+        raise ValueError(f"{_short(verdict)} is not a number")
     try:
-        number = float(said)
+        number = float(verdict)
     except OverflowError:
         raise ValueError("the number is too large") from None
     if number in (float("inf"), float("-inf")):
@@ -148,6 +148,6 @@ def _refused(constant: str) -> float:
     raise ValueError(f"{constant} is not a number")
 
 
-def _short(said: Json) -> str:
-    text = repr(said)
+def _short(verdict: Json) -> str:
+    text = repr(verdict)
     return text if len(text) <= 60 else f"{text[:60]}…"

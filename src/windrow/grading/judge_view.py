@@ -73,5 +73,5 @@ def as_text(sections: Sequence[Section]) -> str:
 def framed(sections: Sequence[Section], *, beside: Sequence[str] = ()) -> tuple[str, str]:
     """(the material between its markers, the marker). `beside`: what else is shown, and must not hold the marker either."""
     marker = digest([*(list(section) for section in sections), *beside])[:MARKER_CHARS]
-    overrides = [f"--- {marker}: {who}\n{text}" for who, text in sections]
-    return "\n".join([*overrides, f"--- {marker}: end"]), marker
+    blocks = [f"--- {marker}: {who}\n{text}" for who, text in sections]
+    return "\n".join([*blocks, f"--- {marker}: end"]), marker

@@ -1,6 +1,6 @@
 """Judges: the models that scorers ask. They are opened once, asked side by side, and never asked the same twice.
 
-A `Hearing` is what one grading asks: it keeps each call as evidence, and what the calls took.
+A `JudgeContext` serves one grading: it keeps each call as evidence, and adds up their usage.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Judges:
     ) -> None:
         self._models = models
         self._call_timeout_s = call_timeout_s
-        self._places = {
+        self._call_slots = {
             id(model): asyncio.Semaphore(
                 concurrency or model.policy.default_concurrency or DEFAULT_CONCURRENCY
             )
@@ -67,8 +67,8 @@ class Judges:
         """Each model once, whoever asks it."""
         return {id(model): model for models in self._models.values() for model in models.values()}.values()
 
-    def hearing(self, scorer: str) -> Hearing:
-        return Hearing(self, scorer, self._models.get(scorer, {}))
+    def context(self, scorer: str) -> JudgeContext:
+        return JudgeContext(self, scorer, self._models.get(scorer, {}))
 
     async def open(self, notify: Callable[[str], None]) -> None:
         for model in self.all():
@@ -79,17 +79,20 @@ class Judges:
             for model in self.all():
                 stack.push_async_callback(model.policy.close)
 
-    async def heard(self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T]) -> Heard[T]:
-        """What the judge says to this. Who asks the same meanwhile waits for the answer; what was read is kept."""
+    async def answer(
+        self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T]
+    ) -> ReadReply[T]:
+        """The judge's reply to these messages. The same question is asked once, also when several ask it side by side, and
+        a reply that could be read is stored."""
         key = _key(model, asked)
         while (other := self._asking.get(key)) is not None:
             await other.wait()
-        kept = await self.judgements.get(key)
-        if kept is not None:
-            return _read_reply(kept.reply, kept.usage, read, None)._replace(cached=True)
+        earlier_reply = await self.judgements.get(key)
+        if earlier_reply is not None:
+            return _read_reply(earlier_reply.reply, earlier_reply.usage, read, None)._replace(cached=True)
         self._asking[key] = asyncio.Event()
         try:
-            async with self.place(model):  # until it is kept: what a crash can lose is what has a place
+            async with self.call_slot(model):  # until it is stored: a crash loses only calls that have a slot
                 request = Request(
                     messages=await shown(asked, self.blobs),
                     tools=(),
@@ -98,17 +101,20 @@ class Judges:
                     attempt=1,
                     turn=0,
                 )
-                found = await self.completion(model, request)
-                heard = _read_reply(Freezer().text(found.content or ""), found.usage, read, found.finish)
-                if heard.problem is None:
-                    await self.judgements.keep(JudgeReply(key=key, reply=heard.reply, usage=heard.usage))
-                return heard
+                completion = await self.completion(model, request)
+                text = Freezer().text(completion.content or "")
+                read_reply = _read_reply(text, completion.usage, read, completion.finish)
+                if read_reply.problem is None:
+                    await self.judgements.keep(
+                        JudgeReply(key=key, reply=read_reply.reply, usage=read_reply.usage)
+                    )
+                return read_reply
         finally:
             self._asking.pop(key).set()
 
-    def place(self, model: Model) -> asyncio.Semaphore:
-        """One of the model's calls at a time."""
-        return self._places[id(model)]
+    def call_slot(self, model: Model) -> asyncio.Semaphore:
+        """A slot for one call of the model; there are as many as may run side by side."""
+        return self._call_slots[id(model)]
 
     async def completion(self, model: Model, request: Request) -> Completion:
         """One call; what it took is counted, also where nobody can use it."""
@@ -130,7 +136,7 @@ class Judges:
         return found if usage is found.usage else msgspec.structs.replace(found, usage=usage)
 
 
-class Hearing:
+class JudgeContext:
     """Implements `ScoreContext` for one grading of one scorer."""
 
     def __init__(self, judges: Judges, scorer: str, models: Mapping[str, Model]) -> None:
@@ -184,12 +190,12 @@ class Hearing:
         asked = tuple(freezer.message(message, "env") for message in messages)
         problem: str | None = None
         for _ in range(TRIES):
-            heard = await self._heard(model, asked, read, about)
-            problem = heard.problem
+            read_reply = await self._ask_once(model, asked, read, about)
+            problem = read_reply.problem
             if problem is None:
-                return cast(T, heard.finding)
+                return cast(T, read_reply.finding)
             again = AGAIN.format(problem=problem)
-            asked = (*asked, _said("assistant", heard.reply), _said("user", again))
+            asked = (*asked, _message("assistant", read_reply.reply), _message("user", again))
         raise ScorerError(
             f"the judge {model.policy.model!r} gave no judgement that could be read in {TRIES} tries"
             + (f" ({about})" if about else "")
@@ -223,31 +229,31 @@ class Hearing:
         likeliest = Freezer().value(tokens.top, "top")
         return TeacherTokens(logprobs=tokens.logprobs, model=model.policy.model, top=likeliest)
 
-    async def _heard(
+    async def _ask_once(
         self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T], about: str | None
-    ) -> Heard[T]:
+    ) -> ReadReply[T]:
         started = time.monotonic()
         with self._call():
-            heard = await self._judges.heard(model, asked, read)
-        if not heard.cached:
-            self.spend(heard.usage)
+            read_reply = await self._judges.answer(model, asked, read)
+        if not read_reply.cached:
+            self.spend(read_reply.usage)
         self.judgements.append(
             Judgement(
                 messages=asked,
-                reply=heard.reply,
+                reply=read_reply.reply,
                 model=model.policy.model,
-                usage=heard.usage,
+                usage=read_reply.usage,
                 seconds=time.monotonic() - started,
                 about=about,
-                problem=heard.problem,
-                cached=heard.cached,
+                problem=read_reply.problem,
+                cached=read_reply.cached,
             )
         )
-        return heard
+        return read_reply
 
 
-class Heard(NamedTuple, Generic[T]):
-    """A reply, and what was read in it, or why it could not be read."""
+class ReadReply(NamedTuple, Generic[T]):
+    """A judge's reply, and the finding that was read in it, or the problem with reading it."""
 
     reply: str
     usage: Usage | None
@@ -256,16 +262,18 @@ class Heard(NamedTuple, Generic[T]):
     cached: bool = False
 
 
-def _read_reply(reply: str, usage: Usage | None, read: Callable[[str], T], finish: str | None) -> Heard[T]:
+def _read_reply(
+    reply: str, usage: Usage | None, read: Callable[[str], T], finish: str | None
+) -> ReadReply[T]:
     if finish == "length":
-        return Heard(reply, usage, None, "it was cut off at the judge's max_tokens")
+        return ReadReply(reply, usage, None, "it was cut off at the judge's max_tokens")
     try:
-        return Heard(reply, usage, read(reply), None)
+        return ReadReply(reply, usage, read(reply), None)
     except ValueError as wrong:
-        return Heard(reply, usage, None, str(wrong) or "it is not in the form that was asked for")
+        return ReadReply(reply, usage, None, str(wrong) or "it is not in the form that was asked for")
 
 
-def _said(role: str, content: str) -> Message:
+def _message(role: str, content: str) -> Message:
     return Freezer().message({"role": role, "content": content}, "env")
 
 

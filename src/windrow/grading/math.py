@@ -17,7 +17,7 @@ from importlib.util import find_spec
 import msgspec
 
 from windrow.errors import ScorerError
-from windrow.grading.answers import Judged, answers_of
+from windrow.grading.answers import AnswerMatch, answers_of
 from windrow.grading.verdict_processes import Processes
 from windrow.records import Json
 from windrow.registry import extra_needed
@@ -39,12 +39,12 @@ def check_installed() -> None:
         raise extra_needed("math", "scorer 'math'")
 
 
-async def math_judge(reply: str, answer: Json, settings: Mapping[str, Json]) -> Judged:
+async def math_judge(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
     cpu_s = int(settings.get("cpu_s", CPU_S))
     line = await _workers.ask({"reply": reply, "answers": answers_of(answer), "cpu_s": cpu_s})
     if line is None:
-        return Judged(False, False)
+        return AnswerMatch(False, False)
     verdict = msgspec.json.decode(line, type=_Verdict)
     if verdict.error is not None:
         raise ScorerError(f"scorer 'math': {verdict.error}", retryable=False)
-    return Judged(verdict.correct, verdict.formed, verdict.said)
+    return AnswerMatch(verdict.correct, verdict.formed, verdict.said)

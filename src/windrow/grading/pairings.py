@@ -21,7 +21,7 @@ def chunks(count: int, size: int | None) -> list[list[int]]:
 
 
 def all_pairs(members: Sequence[int]) -> list[Pair]:
-    return [(a, b) for place, a in enumerate(members) for b in members[place + 1 :]]
+    return [(a, b) for position, a in enumerate(members) for b in members[position + 1 :]]
 
 
 def ring(members: Sequence[int]) -> list[Pair]:

@@ -76,8 +76,8 @@ class PreferenceScorer(JudgingScorer):
             for members in chunks(len(entrants), self._set.chunk)
         )
         matches = [match for part in played for match in part]
-        for place, entrant in enumerate(entrants):
-            verdicts[entrant.key] = self._verdict(place, entrants, matches)
+        for index, entrant in enumerate(entrants):
+            verdicts[entrant.key] = self._verdict(index, entrants, matches)
         return verdicts
 
     async def _played(self, members: Sequence[int], compared: _Comparing, seed: int) -> list[Match]:
@@ -95,17 +95,17 @@ class PreferenceScorer(JudgingScorer):
                 standing[match.pair[1]] -= match.margin
         return matches
 
-    def _verdict(self, place: int, entrants: Sequence[Entrant], matches: Sequence[Match]) -> Verdict:
-        own = [match for match in matches if place in match.pair]
-        margins = [match.margin if match.pair[0] == place else 0.0 - match.margin for match in own]
+    def _verdict(self, index: int, entrants: Sequence[Entrant], matches: Sequence[Match]) -> Verdict:
+        own = [match for match in matches if index in match.pair]
+        margins = [match.margin if match.pair[0] == index else 0.0 - match.margin for match in own]
         evidence = []
         for match, margin in zip(own, margins, strict=True):
-            other = entrants[match.pair[1] if match.pair[0] == place else match.pair[0]]
+            other = entrants[match.pair[1] if match.pair[0] == index else match.pair[0]]
             evidence.append(
                 {
                     "against": list(other.key),
                     "sample": other.rollout.sample,
-                    "shown_first": match.pair[0] == place,  # in the order ab
+                    "shown_first": match.pair[0] == index,  # in the order ab
                     "margin": margin,
                     "said": match.said,
                 }
@@ -148,7 +148,7 @@ class _Comparing:
 
     async def _asked(self, pair: Pair, order: str) -> tuple[Json, float]:
         """(what the judge said, how far it prefers what stands second: from -1 to 1)."""
-        first, second = (self._entrants[place] for place in (pair if order == "ab" else pair[::-1]))
+        first, second = (self._entrants[index] for index in (pair if order == "ab" else pair[::-1]))
         form = self._set.format or _FORMS[self._set.verdict]
         sections = shown_together([first, second], ["reply A", "reply B"], self._set.shows, self._opening)
         material, marker = framed(sections)
@@ -166,7 +166,7 @@ class _Comparing:
         text = f"{intro}\n\n{material}\n\n{self._set.criterion}\n\n{form}"
         read = _letter if self._set.verdict == "letter" else _number
         pattern = self._set.extract or TAGGED
-        a, b = (self._entrants[place].label for place in pair)
+        a, b = (self._entrants[index].label for index in pair)
         return await self._ctx.ask(
             question(self._scorer._prompt, text, given, self._scorer.name),
             lambda reply: one_of(reply, pattern, read),

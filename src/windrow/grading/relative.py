@@ -80,7 +80,7 @@ class RelativeScorer(JudgingScorer):
             score = RecordedScore(
                 value=mark.value,
                 weight=self.weight,
-                evidence={"label": label, "said": mark.said},
+                evidence={"label": label, "said": mark.verdict},
                 scorer=self.name,
             )
             verdicts[entrant.key] = Verdict({self.name: score}, {})

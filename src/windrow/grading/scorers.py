@@ -24,7 +24,7 @@ from windrow.identity import digest
 from windrow.records import Json, RecordedScore
 from windrow.registry import name_of, resolve
 
-Judge = Callable[[str, Json, Mapping[str, Json]], answers.Judged | Awaitable[answers.Judged]]
+Judge = Callable[[str, Json, Mapping[str, Json]], answers.AnswerMatch | Awaitable[answers.AnswerMatch]]
 
 BUILT_IN: dict[str, tuple[Judge, tuple[str, ...]]] = {
     "exact": (answers.exact, ()),
@@ -50,7 +50,7 @@ MAX_ANSWER_CHARS = 200
 class AnswerScorer(BaseScorer):
     """Compares the last reply with the row's `answer`: correctness under the scorer's name, form as NAME.format.
 
-    What it took for the reply's answer is the evidence.
+    The answer that it read in the reply is the evidence.
     """
 
     version = 1
@@ -68,24 +68,24 @@ class AnswerScorer(BaseScorer):
         if answer is None:
             raise ScorerError(f"scorer {self.name!r} needs an 'answer' in the task row", retryable=False)
         judged = self._judge(episode.reply, answer, self.settings)
-        found = judged if isinstance(judged, answers.Judged) else await judged
-        evidence = {"answer": _short(found.said)} if found.reads else None
+        match = judged if isinstance(judged, answers.AnswerMatch) else await judged
+        evidence = {"answer": _short(match.final_answer)} if match.looks_for_answer else None
         scores = {
             self.name: RecordedScore(
-                value=float(found.correct), weight=self.weight, evidence=evidence, scorer=self.name
+                value=float(match.correct), weight=self.weight, evidence=evidence, scorer=self.name
             ),
             self._format_name: RecordedScore(
-                value=float(found.formed), weight=self._format_weight, scorer=self.name
+                value=float(match.well_formed), weight=self._format_weight, scorer=self.name
             ),
         }
         return Verdict(scores, {})
 
 
-def _short(said: str | None) -> str | None:
-    """A long answer by its beginning and its digest: what is said alike is still told from what is not."""
-    if said is None or len(said) <= MAX_ANSWER_CHARS:
-        return said
-    return f"{said[:MAX_ANSWER_CHARS]}… {digest(said)}"
+def _short(answer: str | None) -> str | None:
+    """A long answer is cut; its digest still tells it from other answers with the same beginning."""
+    if answer is None or len(answer) <= MAX_ANSWER_CHARS:
+        return answer
+    return f"{answer[:MAX_ANSWER_CHARS]}… {digest(answer)}"
 
 
 def make_scorer(config: ScorerConfig) -> AnyScorer:
@@ -96,16 +96,16 @@ def make_scorer(config: ScorerConfig) -> AnyScorer:
         if judge is math_judge:
             check_installed()
         return AnswerScorer(config.name, judge, config.weight, settings)
-    found = resolve("scorer", CLASSES.get(config.name, config.name), {**BUILT_IN, **CLASSES})
-    if isinstance(found, type) and issubclass(found, BaseScorer):
+    part = resolve("scorer", CLASSES.get(config.name, config.name), {**BUILT_IN, **CLASSES})
+    if isinstance(part, type) and issubclass(part, BaseScorer):
         try:
-            components: AnyScorer = found(config.name, config.weight, settings)  # type: ignore[assignment]
+            scorer: AnyScorer = part(config.name, config.weight, settings)  # type: ignore[assignment]
         except ValueError as problem:
             raise UsageError(f"scorer {config.name!r}: {problem}") from None
-        return components
-    if not callable(found):
+        return scorer
+    if not callable(part):
         raise UsageError(f"scorer {config.name!r} is not a function (task, reply) -> float | dict | Score")
-    return scorer_of(found, name=config.name, weight=config.weight, settings=settings)
+    return scorer_of(part, name=config.name, weight=config.weight, settings=settings)
 
 
 def configured_scorer(config: ScorerConfig, env: str | None, run_env: type[BaseEnv]) -> AnyScorer:

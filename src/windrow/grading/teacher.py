@@ -47,7 +47,7 @@ class TeacherScorer(JudgingScorer):
         return {key: value for key, value in settings.items() if key != "policy"}
 
     async def judge(self, episode: Episode, ctx: ScoreContext) -> Verdict:
-        found: dict[int, TeacherTokens] = {}
+        by_turn: dict[int, TeacherTokens] = {}
         students: list[float] = []
         teachers: list[float] = []
         for number, turn in enumerate(episode.turns):
@@ -55,10 +55,10 @@ class TeacherScorer(JudgingScorer):
             if tokens is None:
                 continue
             scored = await self._scored(episode, number, tokens, ctx)
-            found[number] = scored
+            by_turn[number] = scored
             students += _floats(tokens.logprobs)
             teachers += _floats(scored.logprobs)
-        return Verdict({}, self._means(students, teachers), found)
+        return Verdict({}, self._means(students, teachers), by_turn)
 
     async def _scored(
         self, episode: Episode, number: int, tokens: Tokens, ctx: ScoreContext

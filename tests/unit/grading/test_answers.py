@@ -243,18 +243,18 @@ def test_numbers_are_read_with_and_without_commas(whole: int, part: int) -> None
     ],
 )
 def test_replies_that_settle_on_the_same_say_the_same(judge, settings, replies, said) -> None:
-    assert {judge(reply, "7", settings).said for reply in replies} == {said}
+    assert {judge(reply, "7", settings).final_answer for reply in replies} == {said}
 
 
 def test_a_number_too_long_to_write_in_decimal_is_told_from_another() -> None:
     digits = "0." + "1" * 6000
-    assert number(digits, "7", {}).said == number(digits + "0", "7", {}).said
-    assert number(digits, "7", {}).said != number(digits + "1", "7", {}).said
+    assert number(digits, "7", {}).final_answer == number(digits + "0", "7", {}).final_answer
+    assert number(digits, "7", {}).final_answer != number(digits + "1", "7", {}).final_answer
 
 
 def test_a_scorer_that_looks_for_no_answer_says_so() -> None:
-    assert not contains("it is 7", "7", {}).reads
-    assert not regex("it is 7", "7", {}).reads
+    assert not contains("it is 7", "7", {}).looks_for_answer
+    assert not regex("it is 7", "7", {}).looks_for_answer
 
 
 @given(st.text())
