@@ -81,7 +81,7 @@ class Delivery:
         else:
             await self._deliver([_with_task(rollout, slot) for rollout in graded], settled=settled)
         if self._events.wants(ProgressChanged):
-            await self._events.put(ProgressChanged(self._progress))
+            await self._events.put(ProgressChanged(self._progress.snapshot()))
 
     async def deliver_rest(self) -> None:
         """The call is over: deliver rollouts that were held back for groups which it has not settled."""

@@ -28,7 +28,7 @@ class GroupReady(NamedTuple):
 
 
 class ProgressChanged(NamedTuple):
-    """The counts have changed. `progress` is live: it shows the counts of the moment at which it is read."""
+    """The counts have changed to these."""
 
     progress: Progress
 

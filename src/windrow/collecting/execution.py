@@ -101,7 +101,7 @@ class _Execution:
 
     async def _show_progress(self) -> None:
         if self._events.wants(ProgressChanged):
-            await self._events.put(ProgressChanged(self._progress))
+            await self._events.put(ProgressChanged(self._progress.snapshot()))
 
     async def _show_group(self, group: RolloutGroup) -> None:
         if self._events.wants(GroupReady):
@@ -118,6 +118,7 @@ class _Execution:
                 await self._run_here()
         finally:
             self._progress.end()
+        await self._show_progress()
 
     async def _run_here(self) -> None:
         collection, context = self._collection, self._resolved.context

@@ -41,6 +41,12 @@ class Progress(msgspec.Struct):
     running_until: float | None = None
     waiting_for: tuple[str, ...] = ()  # services that are not up yet
 
+    def snapshot(self) -> Progress:
+        """The counts of this moment, which do not change any more."""
+        return msgspec.structs.replace(
+            self, failures=dict(self.failures), examples=dict(self.examples), left=dict(self.left)
+        )
+
     def run(self) -> None:
         """Rollouts may run from now on."""
         self.phase, self.running_since = "running", time.monotonic()
