@@ -64,7 +64,7 @@ async def test_what_is_graded_after_the_commit_is_in_the_mean(tmp_path: Path) ->
 
     options: dict[str, Any] = {"policy": answering("42"), "scorers": [judge], "concurrency": 1}
     await collected(ROWS[:3], out=str(tmp_path / "run"), on_progress=watch, **options)
-    assert seen == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert seen == [(1, 1.0), (2, 2.0), (3, 3.0), (3, 3.0)]  # the last one says that no rollout runs any more
 
 
 async def test_rows_with_agents_of_their_own_are_counted_under_them(tmp_path: Path) -> None:
