@@ -268,7 +268,9 @@ class Collection:
         logs, redactor = self.directory.path / "services", self.resolved.redactor
         if self.resolved.rank is not None:
             logs /= str(self.directory.writer)
-        async with serving(self.resolved.services, logs, control=control, redactor=redactor, waiting=waiting):
+        async with serving(
+            self.resolved.services, logs, control=control, redactor=redactor, on_waiting=waiting
+        ):
             yield
 
     async def _grade_and_run(
