@@ -1,6 +1,6 @@
 """A worker: the world of a recipe, a segment of the run's log, and the slots that its parent leases to it.
 
-It never outlives its parent: the kernel kills it then, and where that cannot be asked for, the closed socket ends it.
+It never outlives its parent: the kernel kills it then (`util/reaper.py`), or the closed socket ends it where kernels cannot.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from windrow.workers.messages import (
 def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, also where everyone is told
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which what an environment starts would inherit
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, even if a signal goes to all processes
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which processes of an environment would inherit
     run_loop(_serve(end))
 
 
@@ -141,7 +141,7 @@ class _Worker:
                 self._control.cancel(reason=order.reason)
             else:
                 self._control.stop()
-        os._exit(1)  # the parent is gone, and with it whoever would be told
+        os._exit(1)  # the parent is gone
 
     def _report(self, batch: Sequence[Finished]) -> Sequence[Finished]:
         """Report a commit in one message, but for the attempts whose rollouts the parent needs: `_send` sends these."""
