@@ -34,8 +34,8 @@ from windrow import Request
 from windrow.envs.web.launch import SWITCHES, find_chromium
 from windrow.envs.web.pool import BrowserPool
 from windrow.envs.web.pool_settings import PoolSettings
-from windrow.util.reaper import descendants
 from windrow.policies.scripted import CallablePolicy
+from windrow.util.reaper import descendants
 
 VIEW = {"width": 1280, "height": 768}
 STARTS = 4  # contexts made at a time, on both sides: 64 at once pass their time limits

@@ -53,7 +53,7 @@ from windrow.workers.messages import (
 def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, even if a signal goes to all processes
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, even if all processes get it
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which processes of an environment would inherit
     run_loop(_serve(end))
 
