@@ -34,8 +34,8 @@ from windrow import Request
 from windrow.envs.web.launch import SWITCHES, find_chromium
 from windrow.envs.web.pool import BrowserPool
 from windrow.envs.web.pool_settings import PoolSettings
-from windrow.envs.web.reaper import below
 from windrow.policies.scripted import CallablePolicy
+from windrow.util.reaper import descendants
 
 VIEW = {"width": 1280, "height": 768}
 STARTS = 4  # contexts made at a time, on both sides: 64 at once pass their time limits
@@ -212,7 +212,7 @@ async def collecting(url: str, host: str, contexts: int, count: int, look: str) 
 
 def cpu_seconds() -> float:
     """Of this process and all below it, also of what has ended and was waited for."""
-    return sum(_cpu(pid) for pid in (os.getpid(), *below(os.getpid())))
+    return sum(_cpu(pid) for pid in (os.getpid(), *descendants(os.getpid())))
 
 
 def _cpu(pid: int) -> float:
@@ -225,7 +225,7 @@ def _cpu(pid: int) -> float:
 
 def memory_mb() -> float:
     """What all below this process take, shared pages by their share."""
-    return sum(_pss_kb(pid) for pid in below(os.getpid())) / 1024
+    return sum(_pss_kb(pid) for pid in descendants(os.getpid())) / 1024
 
 
 def _pss_kb(pid: int) -> int:

@@ -58,7 +58,7 @@ def renderers(pid: int) -> list[int]:
 
 
 def chromiums(pid: int) -> list[int]:
-    """The browsers below a process: neither their reapers nor their own children."""
+    """The browsers below a process: neither their supervisors nor their own children."""
     found = [(child, _read(child, "cmdline")) for child in descendants(pid)]
     return [child for child, said in found if b"--remote-debugging-pipe" in said and _is_browser(said)]
 

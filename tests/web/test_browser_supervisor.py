@@ -1,4 +1,4 @@
-"""The reaper alone, between a driver and a browser that does not want to end: whoever ends first, nothing is left."""
+"""The supervisor of a browser alone, between a driver and a browser that does not want to end: whoever ends first, nothing is left."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ sys.exit(subprocess.Popen(sys.argv[1:], pass_fds=(3, 4)).wait())
 
 
 class Scene:
-    """An owner, a driver, the reaper that it started, and below that a browser with a child that has left its group."""
+    """An owner, a driver, the supervisor that it started, and below that a browser with a child that has left its group."""
 
     def __init__(self, tmp: Path, profile: Path) -> None:
         self.folder, self.profile = tmp / "folder", profile
@@ -51,7 +51,7 @@ class Scene:
         )
         self.browser = int((self.folder / "pid").read_text())
         self.rest = descendants(self.driver.pid)
-        self.reaper = next(pid for pid in self.rest if self.browser in descendants(pid))
+        self.supervisor = next(pid for pid in self.rest if self.browser in descendants(pid))
 
     def close(self) -> None:
         for process in (self.owner, self.driver):
@@ -75,7 +75,7 @@ def test_whoever_ends_first_nothing_is_left_of_the_browser(first: str, scene: Sc
         "owner": scene.owner.pid,
         "driver": scene.driver.pid,
         "browser": scene.browser,
-        "told": scene.reaper,
+        "told": scene.supervisor,
     }
     os.kill(whom[first], number)
     wait_until(lambda: not alive(scene.rest), "all of the browser to end")

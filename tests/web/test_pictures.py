@@ -14,7 +14,7 @@ from tests.web.origins import Origin, Reply
 from tests.web.pools import LONG_S, pooled
 from tests.web.sites import Sites
 from windrow.envs.web import screenshots
-from windrow.envs.web.page_snapshot import Caps, Holders, look
+from windrow.envs.web.page_snapshot import ElementHolders, SnapshotLimits, take_snapshot
 from windrow.envs.web.screenshots import Picture
 
 pytestmark = pytest.mark.slow
@@ -41,8 +41,8 @@ COMPARE = """async urls => {
 
 async def taken(lease: Any, **options: Any) -> Picture:
     """A picture of the lease's page, after a look at it."""
-    found = await lease.do("page", lambda page: look(page, Caps(), Holders()))
-    camera = lease.place.camera
+    found = await lease.do("page", lambda page: take_snapshot(page, SnapshotLimits(), ElementHolders()))
+    camera = lease.pooled.camera
     return await lease.do("page", lambda page: camera.picture(page, found, **{"format": "png", **options}))
 
 

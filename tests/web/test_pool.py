@@ -87,7 +87,7 @@ async def test_a_lease_that_is_over_does_nothing_any_more(pool: BrowserPool, ori
     async with pool.lease(seconds=LONG_S) as given_back:
         await given_back.goto(origin.url())
     async with pool.lease(seconds=1) as expiring:
-        page = expiring.place.page
+        page = expiring.pooled.page
         with pytest.raises(LeaseLost, match="was for 1 s and has expired"):
             await expiring.do("page", lambda page: page.evaluate(NEVER), seconds=LONG_S)
         await until(page.is_closed, "the context to be taken from who is late")

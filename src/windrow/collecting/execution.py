@@ -88,7 +88,7 @@ class _Execution:
         if self._resolved.rank is not None:
             logs /= str(directory.writer)
         async with serving(
-            self._resolved.services, logs, control=self._control, redactor=redactor, waiting=waiting
+            self._resolved.services, logs, control=self._control, redactor=redactor, on_waiting=waiting
         ):
             yield
 

@@ -1,4 +1,8 @@
-"""Servers that a run needs, started for it: awaited, watched, and gone when it is over, however that was."""
+"""Servers that a run starts for itself: models, tools, environments.
+
+Here belong their addresses and ports, their processes, waiting until they answer, watching and stopping them. Clients that
+talk to them belong to the rooms that use them; ending processes belongs to `util/reaper.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""From `services:` to what is started: each with its address, and its command, environment and health URL spelt out.
+"""The plan of a run's services: from `services:` to addresses, commands, environments and health URLs.
 
-Nothing is started here: whatever can be refused is refused before. An address is volatile: it is in no fingerprint and
-no id, since values that hold it are fingerprinted as they are written.
+Nothing is started here, so that mistakes are refused before anything runs. An address is volatile: it is in no fingerprint
+and no id, since values that contain it are fingerprinted as they are written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PORT = re.compile(r"\$\{PORT\}|\{port\}")
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """One service; without a command it runs already. `health` None: it is up once its port takes connections."""
+    """One service. Without a command, it runs already. With no `health`, it is up once its port takes connections."""
 
     name: str
     url: str
@@ -50,13 +50,13 @@ def addresses(services: Iterable[Service]) -> dict[str, str]:
 
 
 def given_addresses(run: RunConfig) -> dict[str, str]:
-    """Where services run that nobody starts now: those whose address is written in the configuration."""
-    known = {name: _given(name, config) for name, config in run.services.items()}
-    return {name: url for name, url in known.items() if url is not None}
+    """The addresses of services that are written in the configuration, for commands that start none."""
+    urls = {name: _configured_url(name, config) for name, config in run.services.items()}
+    return {name: url for name, url in urls.items() if url is not None}
 
 
 def plan_services(run: RunConfig, redactor: Redactor) -> tuple[Service, ...]:
-    """The run's services; each comes after those that it needs. Secrets in their environments are known from now on."""
+    """The run's services, each after those that it needs. The redactor learns the secrets in their environments."""
     for name, value in os.environ.items():
         if run.services and is_secret(name):
             redactor.add(value)
@@ -65,7 +65,7 @@ def plan_services(run: RunConfig, redactor: Redactor) -> tuple[Service, ...]:
     urls: dict[str, str] = {}
     for name in order:
         config = run.services[name]
-        url = _given(name, config)
+        url = _configured_url(name, config)
         if url is None and not run.serve:
             raise UsageError(
                 f"services.{name}: --no-serve starts none, so say where it runs: --set services.{name}.url=http://HOST:PORT"
@@ -84,7 +84,7 @@ def plan_services(run: RunConfig, redactor: Redactor) -> tuple[Service, ...]:
         )
 
 
-def _given(name: str, config: ServiceConfig) -> str | None:
+def _configured_url(name: str, config: ServiceConfig) -> str | None:
     """The address that is written in the configuration, if one is."""
     if config.url is not None:
         where = f"services.{name}.url"
@@ -101,14 +101,14 @@ def _service(
     where = f"services.{name}"
     port = str(urlsplit(url).port or "")
 
-    def spelt(value: str, key: str) -> str:
+    def expanded(value: str, key: str) -> str:
         return str(expand(_PORT.sub(port, value), where=f"{where}.{key}"))
 
-    health = None if config.health is None else spelt(config.health, "health")
+    health = None if config.health is None else expanded(config.health, "health")
     if health is not None and not health.startswith(("http://", "https://")):
         health = f"{url}/{health.lstrip('/')}"
     running = config.url is not None or not serve
-    environment = {key: spelt(value, f"env.{key}") for key, value in config.env.items()}
+    environment = {key: expanded(value, f"env.{key}") for key, value in config.env.items()}
     for key, value in environment.items():
         if is_secret(key):
             redactor.add(value)
@@ -117,18 +117,18 @@ def _service(
         url=url,
         health=health,
         needs=tuple(sorted(_needs(config))),
-        command=() if running else tuple(spelt(part, "command") for part in _command(where, config)),
-        cwd=None if config.cwd is None else spelt(config.cwd, "cwd"),
+        command=() if running else tuple(expanded(part, "command") for part in _command(where, config)),
+        cwd=None if config.cwd is None else expanded(config.cwd, "cwd"),
         environment={"PORT": port, **environment},
         ready_timeout_s=config.ready_timeout_s,
         stop_timeout_s=config.stop_timeout_s,
-        log=None if config.log is None else Path(spelt(config.log, "log")),
+        log=None if config.log is None else Path(expanded(config.log, "log")),
         held=held,
     )
 
 
 def _command(where: str, config: ServiceConfig) -> list[str]:
-    """The command in words; variables are expanded later, so that what they hold stays one word."""
+    """The words of the command. Variables are expanded later, so that each value stays one word."""
     if isinstance(config.command, list):
         return config.command
     try:
@@ -138,7 +138,7 @@ def _command(where: str, config: ServiceConfig) -> list[str]:
 
 
 def _needs(config: ServiceConfig) -> set[str]:
-    """What is named, and whose address is used."""
+    """The services that it names in `needs`, and those whose address it uses."""
     command = config.command if isinstance(config.command, list) else [config.command]
     return {*config.needs, *services_in([*command, *config.env.values()])}
 
@@ -163,10 +163,10 @@ def _order(services: Mapping[str, ServiceConfig]) -> list[str]:
 
 
 def _check_ports(urls: Mapping[str, str]) -> None:
-    taken: dict[str, str] = {}
+    names_by_url: dict[str, str] = {}
     for name, url in urls.items():
-        if url in taken:
+        if url in names_by_url:
             raise UsageError(
-                f"services {taken[url]!r} and {name!r} would both be at {url}; leave out a `port`"
+                f"services {names_by_url[url]!r} and {name!r} would both be at {url}; leave out a `port`"
             )
-        taken[url] = name
+        names_by_url[url] = name

@@ -1,8 +1,7 @@
-"""Ports for services: free ones, and no two runs of this machine are given the same.
+"""Free ports for services. No two runs on this machine get the same one.
 
-A port is known before its service is started, and a model may load for minutes before it listens. Until then the port
-is kept by a file lock, which ends with the process, and lies outside the range from which the system gives ports to
-whoever asks for any.
+A port is chosen before its service is started, and a model may load for minutes before it listens. Until then the port is
+reserved by a file lock, which ends with the process, and lies outside the range from which the system chooses ports itself.
 """
 
 from __future__ import annotations
@@ -18,23 +17,25 @@ from windrow.errors import ServiceError
 
 HOST = "127.0.0.1"
 LOWEST = 10_000
-EPHEMERAL = 32_768  # the first that systems give to whoever asks for any, unless told otherwise
+EPHEMERAL = 32_768  # the first port of the system's own choice, by default
 TRIES = 1_000
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class Port:
-    """A port that is this run's until it is released."""
+    """A port that is reserved for this run until it is released."""
 
-    def __init__(self, number: int, place: Path, descriptor: int) -> None:
+    def __init__(self, number: int, lock_file: Path, descriptor: int) -> None:
         self.number = number
-        self._place = place
+        self._lock_file = lock_file
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
         if self._descriptor is not None:
-            self._place.unlink(missing_ok=True)
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing alone leaves it to what an env has forked
+            self._lock_file.unlink(missing_ok=True)
+            fcntl.flock(
+                self._descriptor, fcntl.LOCK_UN
+            )  # after closing alone, a forked child of an env would still hold it
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -43,7 +44,7 @@ class Port:
 
 
 def free_port() -> Port:
-    """A port on which nobody listens and which no other run holds."""
+    """A port on which nobody listens and which no other run has reserved."""
     highest = _first_ephemeral()
     for _ in range(TRIES):
         number = random.randrange(LOWEST, highest)
@@ -64,7 +65,7 @@ def free_port() -> Port:
 def is_free(number: int) -> bool:
     """Whether a service could listen there."""
     with socket.socket() as probe:
-        # As servers do: connections that have ended do not count.
+        # As servers do: closed connections do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, number))
@@ -75,14 +76,14 @@ def is_free(number: int) -> bool:
 
 
 def _hold(number: int) -> Port | None:
-    places = Path(tempfile.gettempdir()) / f"windrow-ports-{os.getuid()}"
-    places.mkdir(mode=0o700, exist_ok=True)
-    place = places / str(number)
-    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    folder = Path(tempfile.gettempdir()) / f"windrow-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock_file = folder / str(number)
+    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(descriptor), place.stat()):
-            return Port(number, place, descriptor)
+        if os.path.samestat(os.fstat(descriptor), lock_file.stat()):
+            return Port(number, lock_file, descriptor)
     except OSError:  # another run has it, or has just let it go
         pass
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""One service, seen from the run: its supervisor, whether it answers, how it ended, and the last it said."""
+"""One service, seen from the run: its supervisor, its health, its end, and the last lines of its log."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from windrow.util.redaction import Redactor
 
 SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))  # a program for a bare interpreter
 ASK_AGAIN_S = 0.1
-ANSWER_S = 5.0  # for one question after its health
-LEAVE_S = 5.0  # for a supervisor, after its service's own time
+ANSWER_S = 5.0  # for one health check
+LEAVE_S = 5.0  # for a supervisor, after its service's stop_timeout_s
 TAIL_LINES = 20
 TAIL_BYTES = 16_384
 
 
-class Process:
+class ServiceProcess:
     """A service, started here or running already. `log` is where its output goes."""
 
     def __init__(self, service: Service, log: Path, redactor: Redactor) -> None:
         self.service = service
         self.log = log
-        self.ended: str | None = None  # how, once it has: `exit 1`, `SIGKILL`
+        self.ended: str | None = None  # how, once it has ended: `exit 1`, `SIGKILL`
         self._gone = asyncio.Event()
         self._redactor = redactor
-        self._said_before = 0  # bytes in the log, of earlier calls
+        self._log_start = 0  # the size of the log before this call
         self._group = 0
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Return once its process is there; one that runs already is left alone."""
+        """Start its process, unless it runs already."""
         if not self.service.command:
             return
         port = urlsplit(self.service.url).port
@@ -69,11 +69,11 @@ class Process:
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(ConnectionError):  # then it says why, or nothing
+        with contextlib.suppress(ConnectionError):  # then its output says why, or nothing
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             await self._process.stdin.drain()
-        said = (await self._process.stdout.readline()).decode(errors="replace").strip()
-        word, _, rest = said.partition(" ")
+        reply = (await self._process.stdout.readline()).decode(errors="replace").strip()
+        word, _, rest = reply.partition(" ")
         if word != "started":
             raise self._error(
                 f"cannot be started: {rest or 'its supervisor ended'}; look at {self._key}.command and .cwd"
@@ -82,13 +82,13 @@ class Process:
         self._watch = asyncio.create_task(self._listen(self._process.stdout))
 
     async def wait_until_ready(self) -> None:
-        """Return once it answers; an error when it ends before, or does not in its time."""
+        """Return once it answers; ServiceError if it ends before, or takes too long."""
         problem = "it was not asked yet"
         try:
             async with asyncio.timeout(self.service.ready_timeout_s):
                 async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session:
-                    while (found := await self._problem(session)) is not None or self._gone.is_set():
-                        problem = found or problem
+                    while (why_not := await self._problem(session)) is not None or self._gone.is_set():
+                        problem = why_not or problem
                         if self._gone.is_set():
                             raise self.died()
                         with contextlib.suppress(TimeoutError):
@@ -99,7 +99,7 @@ class Process:
             ) from None
 
     async def gone(self) -> None:
-        """Return when its process has ended; never, where it was not started here."""
+        """Return when its process has ended; never, if it was not started here."""
         await self._gone.wait()
 
     def died(self) -> ServiceError:
@@ -107,7 +107,7 @@ class Process:
         return self._error(f"died ({self.ended}){hint}")
 
     async def stop(self) -> None:
-        """End it and whatever it has started, and return when that is gone."""
+        """End it and everything that it has started, and return when nothing is left."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -125,7 +125,7 @@ class Process:
     def _opened_log(self) -> BinaryIO:
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            self._said_before = self.log.stat().st_size if self.log.exists() else 0
+            self._log_start = self.log.stat().st_size if self.log.exists() else 0
             return self.log.open("ab")
         except OSError as problem:
             raise ServiceError(
@@ -141,7 +141,7 @@ class Process:
         async for line in output:
             word, _, code = line.decode().strip().partition(" ")
             if word == "exited":
-                self.ended = _how(int(code))
+                self.ended = _describe_exit(int(code))
                 self._gone.set()
         if self.ended is None:
             self.ended = "its supervisor was killed"
@@ -150,7 +150,7 @@ class Process:
             self._gone.set()
 
     async def _problem(self, session: aiohttp.ClientSession) -> str | None:
-        """Why it is not up yet; None when it is."""
+        """The reason why it is not up yet; None if it is up."""
         if self.service.health is None:
             parts = urlsplit(self.service.url)
             try:
@@ -172,22 +172,22 @@ class Process:
 
     def _error(self, what: str) -> ServiceError:
         tail = self._tail()
-        said = f". The last lines of {self.log}:\n{tail}" if tail else ""
-        return ServiceError(self._redactor.text(f"service {self.service.name!r} {what}{said}"))
+        last_lines = f". The last lines of {self.log}:\n{tail}" if tail else ""
+        return ServiceError(self._redactor.text(f"service {self.service.name!r} {what}{last_lines}"))
 
     def _tail(self) -> str:
-        """The last that it said in this call."""
+        """The last lines of its output in this call."""
         try:
             with self.log.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
-                log.seek(max(self._said_before, size - TAIL_BYTES))
+                log.seek(max(self._log_start, size - TAIL_BYTES))
                 lines = log.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
         return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"exit {code}"
     try:

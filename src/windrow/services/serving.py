@@ -1,4 +1,4 @@
-"""The services of one call: up before its first rollout, watched meanwhile, gone at its end."""
+"""The services of one run: started before its first rollout, watched meanwhile, stopped at its end."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from windrow.engine.control import Control
 from windrow.engine.scheduler import first_of
 from windrow.errors import ServiceError, WindrowError
 from windrow.services.plan import Service
-from windrow.services.process import Process
+from windrow.services.process import ServiceProcess
 from windrow.util.cancellation import is_cancelled
 from windrow.util.redaction import Redactor
 
-SlotQueue = Callable[[Sequence[str]], Awaitable[None]]
+OnWaiting = Callable[[Sequence[str]], Awaitable[None]]
 
 
 @asynccontextmanager
 async def serving(
-    services: Sequence[Service], logs: Path, *, control: Control, redactor: Redactor, waiting: SlotQueue
+    services: Sequence[Service], logs: Path, *, control: Control, redactor: Redactor, on_waiting: OnWaiting
 ) -> AsyncIterator[None]:
     """Inside, every service answers, or `control` has stopped the run first. Outside, none of them is left.
 
-    One that dies meanwhile cancels the run, and is the error that comes out. `waiting` is told which ones are not up yet.
+    A service that dies meanwhile cancels the run, and its death is raised. `on_waiting` gets the names that are not up yet.
     """
-    serve = _Serving(services, logs, control, redactor, waiting)
+    serve = _Serving(services, logs, control, redactor, on_waiting)
     try:
-        await serve.raise_up()
+        await serve.start_all()
         yield
     except WindrowError as problem:
         raise serve.death or problem from None
@@ -46,25 +46,26 @@ class _Serving:
         logs: Path,
         control: Control,
         redactor: Redactor,
-        waiting: SlotQueue,
+        on_waiting: OnWaiting,
     ) -> None:
         self.death: ServiceError | None = None
         self._control = control
-        self._waiting = waiting
+        self._on_waiting = on_waiting
         self._processes = [
-            Process(service, service.log or logs / f"{service.name}.log", redactor) for service in services
+            ServiceProcess(service, service.log or logs / f"{service.name}.log", redactor)
+            for service in services
         ]
         self._ready = {service.name: asyncio.Event() for service in services}
         self._watching: list[asyncio.Task[None]] = []
 
-    async def raise_up(self) -> None:
+    async def start_all(self) -> None:
         """Start each once those that it needs are up; return when all are, or when the run is stopped."""
-        raising = asyncio.ensure_future(self._raise_all())
-        self._control.listen(partial(_cancel, raising))
+        starting = asyncio.ensure_future(self._start_all())
+        self._control.listen(partial(_cancel, starting))
         if self._control.stopping:
-            raising.cancel()
+            starting.cancel()
         try:
-            await raising
+            await starting
         except asyncio.CancelledError as problem:
             if is_cancelled(problem):
                 raise
@@ -74,28 +75,28 @@ class _Serving:
             task.cancel()
         await asyncio.gather(*(process.stop() for process in self._processes))
 
-    async def _raise_all(self) -> None:
+    async def _start_all(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for process in self._processes:
-                    group.create_task(self._raise(process))
+                    group.create_task(self._start_one(process))
         except* WindrowError as problems:
             raise first_of(problems) from None
 
-    async def _raise(self, process: Process) -> None:
+    async def _start_one(self, process: ServiceProcess) -> None:
         for needed in process.service.needs:
             await self._ready[needed].wait()
         await process.start()
-        await self._tell()
+        await self._report_waiting()
         await process.wait_until_ready()
         self._watching.append(asyncio.create_task(self._watch(process)))
         self._ready[process.service.name].set()
-        await self._tell()
+        await self._report_waiting()
 
-    async def _tell(self) -> None:
-        await self._waiting([name for name, ready in self._ready.items() if not ready.is_set()])
+    async def _report_waiting(self) -> None:
+        await self._on_waiting([name for name, ready in self._ready.items() if not ready.is_set()])
 
-    async def _watch(self, process: Process) -> None:
+    async def _watch(self, process: ServiceProcess) -> None:
         await process.gone()
         if self.death is None:
             self.death = ServiceError(

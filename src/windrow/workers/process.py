@@ -1,4 +1,4 @@
-"""A worker's process, seen from its parent: its socket, the slots that are leased to it, and its end."""
+"""A worker's process, seen from its parent: its socket, its leased slots, and its end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import msgspec
 from windrow.tasks.plan import Slot
 from windrow.workers.messages import Cancel, Channel, Finish, Report, Run, Start, open_channel
 
-AHEAD = 8  # at least one in so many of a worker's episodes is leased ahead, so that it does not wait
-LEAVE_S = 5.0  # for a worker that is done
-# What is importable here is importable there. Not by PYTHONPATH: what an environment starts would inherit that.
+AHEAD = 8  # one slot in so many, at least, is leased ahead, so that a worker does not wait
+LEAVE_S = 5.0  # for a worker that has finished
+# The worker has this process's import path; not through PYTHONPATH, which processes of an environment would inherit.
 BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from windrow.workers.worker import main; main()"
 
 
@@ -36,8 +36,8 @@ class WorkerProcess:
 
     @property
     def room(self) -> int:
-        """How many more slots it may have. What has ended and is not reported yet is made up for: a commit is being
-        written, and the next one gathers."""
+        """How many more slots it may have. Slots that have ended but are not reported yet are replaced in advance: one
+        commit is being written, and the next one gathers."""
         ahead = min(max(self.share // AHEAD, 2 * self.reported), self.share)
         return self.share + ahead - len(self.leased)
 
@@ -57,13 +57,13 @@ class WorkerProcess:
 
     @staticmethod
     async def _hang_up(process: asyncio.subprocess.Process, end: socket.socket) -> None:
-        """When the process is gone, nothing more comes, though a child of an environment may hold its socket."""
+        """End the stream of reports with the process, even if a child of an environment still holds its socket."""
         await process.wait()
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RD)
 
     def reports(self) -> AsyncIterator[Report]:
-        """What it says, until it is gone."""
+        """Its reports, until it has ended."""
         assert self._channel is not None
         return self._channel.receive()
 
@@ -88,7 +88,7 @@ class WorkerProcess:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """See the process out; one that does not leave by itself is killed."""
+        """Wait for the process to end; one that does not leave by itself is killed."""
         if self._channel is not None:
             await self._channel.close()
         if self._watch is not None:

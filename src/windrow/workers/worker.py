@@ -1,6 +1,6 @@
 """A worker: the world of a recipe, a segment of the run's log, and the slots that its parent leases to it.
 
-It never outlives its parent: the kernel kills it then, and where that cannot be asked for, the closed socket ends it.
+It never outlives its parent: the kernel kills it then (`util/reaper.py`), or the closed socket ends it where kernels cannot.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from windrow.workers.spec import context_of
 def main() -> None:
     end, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, also where everyone is told
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which what an environment starts would inherit
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides, even if all processes get it
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which processes of an environment would inherit
     run_loop(_serve(end))
 
 
@@ -144,7 +144,7 @@ class _Worker:
                 self._control.cancel(reason=order.reason)
             else:
                 self._control.stop()
-        os._exit(1)  # the parent is gone, and with it whoever would be told
+        os._exit(1)  # the parent is gone
 
     def on_attempt_end(self, outcome: Outcome) -> None:
         """The parent counts usage when it hears of the commit."""

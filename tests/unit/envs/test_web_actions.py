@@ -24,7 +24,7 @@ from windrow.envs.web.actions import (
     Type,
     allowed,
     arguments_of,
-    made,
+    make_action,
     schema_of,
 )
 from windrow.envs.web.blocklist import domain_of
@@ -131,11 +131,11 @@ def test_a_tools_schema_takes_what_the_action_takes(pointing: Any) -> None:
         }
         jsonschema.validate(example, schema)
         if example or not schema["properties"] or name in ("scroll", "wait", "answer"):
-            assert set(arguments_of(made(name, example, pointing))) >= set(example)
+            assert set(arguments_of(make_action(name, example, pointing))) >= set(example)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**example, "nonsense": 1}, schema)
         with pytest.raises(ToolError, match="nonsense"):
-            made(name, {**example, "nonsense": 1}, pointing)
+            make_action(name, {**example, "nonsense": 1}, pointing)
 
 
 def _example(schema: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from windrow.envs.web.failures import AddressRefused
-from windrow.envs.web.network_policy import Guard, is_own, is_public
+from windrow.envs.web.network_policy import NetworkPolicy, is_own, is_public
 from windrow.envs.web.pool_settings import PoolSettings, pool_settings
 
 
@@ -45,14 +45,14 @@ from windrow.envs.web.pool_settings import PoolSettings, pool_settings
 )
 def test_no_page_is_sent_to_a_file_or_to_an_address_of_this_machine_or_its_networks(url: str) -> None:
     with pytest.raises(AddressRefused):
-        Guard().check(url)
+        NetworkPolicy().check(url)
 
 
 @pytest.mark.parametrize(
     "url", ["https://example.com/a?b#c", "http://1.1.1.1/", "http://[2606:4700::1111]:8080/", "about:blank"]
 )
 def test_what_is_public_is_let_through(url: str) -> None:
-    Guard().check(url)
+    NetworkPolicy().check(url)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_what_is_public_is_let_through(url: str) -> None:
     ],
 )
 def test_the_allow_list_lets_through_what_it_names_and_nothing_else(entry: str, url: str) -> None:
-    guard = Guard([entry])
-    guard.check(url)
+    network_policy = NetworkPolicy([entry])
+    network_policy.check(url)
     with pytest.raises(AddressRefused):
-        guard.check("file:///etc/passwd")
+        network_policy.check("file:///etc/passwd")
     if entry != "*":
         for other in ("http://127.0.0.2:8001/", "http://192.168.0.1/"):
             with pytest.raises(AddressRefused):
-                guard.check(other)
+                network_policy.check(other)
 
 
 @pytest.mark.parametrize(

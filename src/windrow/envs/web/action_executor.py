@@ -1,7 +1,7 @@
-"""Doing what an action says, in a page. What comes of it is told in words; ToolError tells why it could not be done.
+"""Performs actions in a page. The outcome is a sentence; ToolError says why an action was not possible.
 
-Playwright's own checks hold: an element is used once it is visible, still and enabled, and nothing lies on it. What
-it sets off is waited for elsewhere (`waits`). What closes the page or kills its renderer is not caught here.
+Playwright's own checks apply: an element is used once it is visible, still and enabled, and nothing covers it. `waits`
+waits for the consequences of an action. Errors of a page that closes or crashes are not caught here.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _SCROLL = """(given, { x, y }) => {
 }"""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where an action is meant: an element, or a point on the screen."""
+class ActionTarget(msgspec.Struct, frozen=True):
+    """The target of an action: an element, or a point on the screen."""
 
     element: ElementHandle | None
     point: tuple[float, float] | None
@@ -62,25 +62,25 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class ActionExecutor:
-    """Works in a page, on the elements of a look. `seconds` is the time that each action has."""
+    """Performs actions on the elements of a snapshot. `seconds` is the time limit of each action."""
 
     def __init__(
-        self, page: Page, look: PageSnapshot, *, seconds: float, scale: tuple[float, float] = (1.0, 1.0)
+        self, page: Page, snapshot: PageSnapshot, *, seconds: float, scale: tuple[float, float] = (1.0, 1.0)
     ) -> None:
-        """`scale`: what the policy's coordinates are multiplied by to be pixels."""
+        """`scale`: the factors from the policy's coordinates to pixels."""
         self._page = page
-        self._look = look
+        self._snapshot = snapshot
         self._ms = seconds * 1000
         self._scale = scale
 
     async def do(self, action: Action) -> str:
-        """What came of it, in words."""
+        """Perform the action; returns its outcome, in a sentence."""
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-        deed: Callable[[Any], Awaitable[str]] = getattr(self, f"_{name_of(action)}")
+        perform: Callable[[Any], Awaitable[str]] = getattr(self, f"_{name_of(action)}")
         try:
             async with asyncio.timeout(self._ms / 1000 * MOST_WAITS):  # a mouse has no time limit of its own
-                return await deed(action)
+                return await perform(action)
         except (PlaywrightTimeout, TimeoutError) as problem:
             raise ToolError(
                 f"{name_of(action)} was not possible within {self._ms / 1000:g} s{_reason(str(problem))}",
@@ -91,21 +91,21 @@ class ActionExecutor:
 
     async def _click(self, action: Click) -> str:
         count = 2 if action.double else 1
-        if action.element is not None and (point := await self._look.point(action.element)) is not None:
+        if action.element is not None and (point := await self._snapshot.point(action.element)) is not None:
             await self._page.mouse.click(*point, click_count=count)
-            return f"Clicked [{action.element}] {self._look.line(action.element)}."
-        place = await self._place(action.element, action.x, action.y)
-        if place.element is not None:
-            await place.element.click(timeout=self._ms, click_count=count, no_wait_after=True)
+            return f"Clicked [{action.element}] {self._snapshot.line(action.element)}."
+        target = await self._target(action.element, action.x, action.y)
+        if target.element is not None:
+            await target.element.click(timeout=self._ms, click_count=count, no_wait_after=True)
         else:
-            await self._page.mouse.click(*_point(place), click_count=count)
-        return f"Clicked {place.name}."
+            await self._page.mouse.click(*_point(target), click_count=count)
+        return f"Clicked {target.name}."
 
     async def _type(self, action: Type) -> str:
-        place = await self._place(action.element, action.x, action.y, optional=True)
-        if place.element is not None:
+        target = await self._target(action.element, action.x, action.y, optional=True)
+        if target.element is not None:
             kind = str(
-                await place.element.evaluate(
+                await target.element.evaluate(
                     "el => el.tagName === 'INPUT' ? el.type : el.tagName.toLowerCase()"
                 )
             )
@@ -114,17 +114,17 @@ class ActionExecutor:
             if kind == "select":
                 raise ToolError("this is a list: use select", kind="not_possible")
             if kind in _FILLED:
-                await self._fill(place.element, action.text, kind)
-                return f"Set {place.name} to {short(action.text, 80)!r}.{await self._entered(action)}"
-            await place.element.click(timeout=self._ms, no_wait_after=True)
-            await place.element.select_text(timeout=self._ms)
-        elif place.point is not None:
-            await self._page.mouse.click(*place.point, click_count=3)
+                await self._fill(target.element, action.text, kind)
+                return f"Set {target.name} to {short(action.text, 80)!r}.{await self._entered(action)}"
+            await target.element.click(timeout=self._ms, no_wait_after=True)
+            await target.element.select_text(timeout=self._ms)
+        elif target.point is not None:
+            await self._page.mouse.click(*target.point, click_count=3)
         await self._write(action.text)
-        return f"Typed {short(action.text, 80)!r} into {place.name}.{await self._entered(action)}"
+        return f"Typed {short(action.text, 80)!r} into {target.name}.{await self._entered(action)}"
 
     async def _fill(self, element: ElementHandle, text: str, kind: str) -> None:
-        """Set a field that takes no text: one that does not understand the value stays empty."""
+        """Set a field that takes no typed text, such as a date. It stays empty if it does not understand the value."""
         from playwright.async_api import Error
 
         try:
@@ -153,15 +153,15 @@ class ActionExecutor:
         return " Pressed Enter."
 
     async def _select(self, action: Select) -> str:
-        place = await self._place(action.element, None, None)
-        assert place.element is not None
+        target = await self._target(action.element, None, None)
+        assert target.element is not None
         options = read_options(
-            await place.element.evaluate(
+            await target.element.evaluate(
                 "el => [...(el.options || [])].map(o => ({ label: o.label.trim(), value: o.value }))"
             )
         )
         if not options:
-            raise ToolError(f"{place.name} is no list to choose from; click it instead", kind="not_possible")
+            raise ToolError(f"{target.name} is no list to choose from; click it instead", kind="not_possible")
         wanted = action.option.strip()
         chosen = next(
             (n for n, option in enumerate(options) if option.label == wanted or option.value == wanted),
@@ -169,9 +169,9 @@ class ActionExecutor:
         )
         if chosen is None:
             shown = ", ".join(repr(short(option.label, 60)) for option in options[:20])
-            raise ToolError(f"{place.name} has no option {wanted!r}; it has {shown}", kind="no_option")
-        await place.element.select_option(index=chosen, timeout=self._ms, no_wait_after=True)
-        return f"Chose {options[chosen].label!r} in {place.name}."
+            raise ToolError(f"{target.name} has no option {wanted!r}; it has {shown}", kind="no_option")
+        await target.element.select_option(index=chosen, timeout=self._ms, no_wait_after=True)
+        return f"Chose {options[chosen].label!r} in {target.name}."
 
     async def _press(self, action: Press) -> str:
         from playwright.async_api import Error
@@ -190,10 +190,12 @@ class ActionExecutor:
     async def _scroll(self, action: Scroll) -> str:
         across = {"left": -1, "right": 1}.get(action.direction, 0) * action.screens
         down = {"up": -1, "down": 1}.get(action.direction, 0) * action.screens
-        given = await self._look.element(action.element) if action.element is not None else None
+        element_to_scroll = (
+            await self._snapshot.element(action.element) if action.element is not None else None
+        )
         by = {"x": across, "y": down}
-        if given is not None:
-            moved = await given.evaluate(_SCROLL, by)
+        if element_to_scroll is not None:
+            moved = await element_to_scroll.evaluate(_SCROLL, by)
         else:
             moved = await self._page.evaluate(f"by => ({_SCROLL})(null, by)", by)
         across, down = pair(moved)
@@ -203,16 +205,16 @@ class ActionExecutor:
         return f"Scrolled {action.direction} by {pixels} pixels."
 
     async def _hover(self, action: Hover) -> str:
-        place = await self._place(action.element, action.x, action.y)
-        if place.element is not None:
-            await place.element.hover(timeout=self._ms)
+        target = await self._target(action.element, action.x, action.y)
+        if target.element is not None:
+            await target.element.hover(timeout=self._ms)
         else:
-            await self._page.mouse.move(*_point(place))
-        return f"The mouse is on {place.name}."
+            await self._page.mouse.move(*_point(target))
+        return f"The mouse is on {target.name}."
 
     async def _drag(self, action: Drag) -> str:
-        source = await self._place(action.element, action.x, action.y)
-        target = await self._place(action.to, action.to_x, action.to_y)
+        source = await self._target(action.element, action.x, action.y)
+        target = await self._target(action.to, action.to_x, action.to_y)
         start, end = await self._middle(source), await self._middle(target)
         mouse = self._page.mouse
         await mouse.move(*start)
@@ -224,38 +226,38 @@ class ActionExecutor:
                 await mouse.up()
         return f"Dragged {source.name} onto {target.name}."
 
-    async def _middle(self, place: Place) -> tuple[float, float]:
-        if place.element is None:
-            return _point(place)
-        await place.element.scroll_into_view_if_needed(timeout=self._ms)
-        box = await place.element.bounding_box()
+    async def _middle(self, target: ActionTarget) -> tuple[float, float]:
+        if target.element is None:
+            return _point(target)
+        await target.element.scroll_into_view_if_needed(timeout=self._ms)
+        box = await target.element.bounding_box()
         if box is None:
-            raise ToolError(f"{place.name} is not visible", kind="not_possible")
+            raise ToolError(f"{target.name} is not visible", kind="not_possible")
         return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
-    async def _place(
+    async def _target(
         self, number: int | None, x: float | None, y: float | None, *, optional: bool = False
-    ) -> Place:
+    ) -> ActionTarget:
         if number is not None:
-            element = await self._look.element(number)
-            return Place(element, None, f"[{number}] {self._look.line(number)}")
+            element = await self._snapshot.element(number)
+            return ActionTarget(element, None, f"[{number}] {self._snapshot.line(number)}")
         if x is None or y is None:
             assert optional
-            return Place(None, None, "what has the focus")
+            return ActionTarget(None, None, "what has the focus")
         point = x * self._scale[0], y * self._scale[1]
         size = self._page.viewport_size
         if size is not None and not (point[0] <= size["width"] and point[1] <= size["height"]):
             raise ToolError(f"({x:g}, {y:g}) is not on the screen", kind="bad_action")
-        return Place(None, point, f"({x:g}, {y:g})")
+        return ActionTarget(None, point, f"({x:g}, {y:g})")
 
 
-def _point(place: Place) -> tuple[float, float]:
-    assert place.point is not None
-    return place.point
+def _point(target: ActionTarget) -> tuple[float, float]:
+    assert target.point is not None
+    return target.point
 
 
 def _reason(problem: str) -> str:
-    """Why Playwright waited, where its log says so."""
+    """The reason for which Playwright waited, if its log names one."""
     for sign, words in (
         ("intercepts pointer events", "something else lies on it"),
         ("not visible", "it is not visible"),
@@ -271,7 +273,7 @@ def _reason(problem: str) -> str:
 
 
 def address(url: str, page_url: str) -> str:
-    """The address that a policy means: as it is, relative to the page, or without its scheme. ToolError: it is none."""
+    """The address that a policy gave: absolute, relative to the page, or without a scheme. ToolError if it is none."""
     text = url.strip()
     if text.startswith(("/", "?", "#", "./", "../")):
         text = urljoin(page_url, text)
@@ -290,6 +292,6 @@ def address(url: str, page_url: str) -> str:
 
 
 def net_error(problem: str) -> str | None:
-    """Chromium's word for why a page could not be opened, such as ERR_NAME_NOT_RESOLVED."""
-    _, found, rest = problem.partition("net::")
-    return rest.split()[0].rstrip(".,:") if found and rest.split() else None
+    """Chromium's code for a page that could not be opened, such as ERR_NAME_NOT_RESOLVED."""
+    _, prefix, rest = problem.partition("net::")
+    return rest.split()[0].rstrip(".,:") if prefix and rest.split() else None

@@ -1,7 +1,7 @@
-"""What a policy may do in a browser: each action as data, the same for words and for tool calls.
+"""The actions of a policy in a browser, as data. They are the same for text replies and for tool calls.
 
-An element is meant by the number that the observation gave it, a place by its coordinates; which of the two a policy
-may use, `Pointing` says. Nothing here touches a browser: `hands` does what an action says.
+An action points at an element by its number in the observation, or at a point on the screen by its coordinates; `Pointing`
+says which of them a policy may use. Nothing here touches a browser: `action_executor` performs the actions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Text = Annotated[str, Meta(max_length=20_000)]
 
 
 class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The docstring of each is what the policy is told of it; the fields come in the order of its words."""
+    """The docstring of each action is its description for the policy; its fields are its arguments, in their order."""
 
 
 class Click(Action, frozen=True):
@@ -130,18 +130,18 @@ def name_of(action: Action) -> str:
 
 
 def arguments_of(action: Action) -> dict[str, Json]:
-    """What was asked for: the fields that say something."""
+    """The arguments that were given: the fields with a value."""
     fields: dict[str, Json] = msgspec.to_builtins(action)
     return {key: value for key, value in fields.items() if value is not None and value is not False}
 
 
 def allowed(pointing: Pointing) -> dict[str, type[Action]]:
-    """The actions that there are; a list is chosen from by its number."""
+    """The actions that a policy may use. `select` needs the number of an element."""
     return {name: kind for name, kind in KINDS.items() if pointing != "coordinates" or kind is not Select}
 
 
 def fields_of(kind: type[Action], pointing: Pointing) -> tuple[str, ...]:
-    """The arguments that a policy may give, in their order; where it may use both, places come last."""
+    """The arguments of an action, in their order. Where a policy may use numbers and coordinates, coordinates come last."""
     fields = kind.__struct_fields__
     if pointing == "both":
         return (
@@ -153,13 +153,13 @@ def fields_of(kind: type[Action], pointing: Pointing) -> tuple[str, ...]:
 
 
 def schema_of(kind: type[Action], pointing: Pointing) -> dict[str, Json]:
-    """The JSON schema of an action's arguments, as a tool has it."""
+    """The JSON schema of an action's arguments, for a tool."""
     whole = msgspec.json.schema(kind)
-    found: dict[str, Json] = whole["$defs"][kind.__name__]
+    definition: dict[str, Json] = whole["$defs"][kind.__name__]
     shown = fields_of(kind, pointing)
-    properties = {name: _plain(found["properties"][name]) for name in shown}
-    needed = [name for name in found.get("required", ()) if name in shown]
-    if pointing != "both":  # then there is one way to point, and it must be used
+    properties = {name: _plain(definition["properties"][name]) for name in shown}
+    needed = [name for name in definition.get("required", ()) if name in shown]
+    if pointing != "both":  # then there is one way to point, and it is required
         points = {"elements": ("element", "to"), "coordinates": PLACES}[pointing]
         needed += [
             name
@@ -169,8 +169,8 @@ def schema_of(kind: type[Action], pointing: Pointing) -> dict[str, Json]:
     return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
 
 
-def made(name: str, arguments: Mapping[str, Json], pointing: Pointing) -> Action:
-    """The action of this name; ToolError says in words for the policy what is wrong with it."""
+def make_action(name: str, arguments: Mapping[str, Json], pointing: Pointing) -> Action:
+    """The action of this name; ToolError tells the policy what is wrong with it."""
     kinds = allowed(pointing)
     kind = kinds.get(name)
     if kind is None:
@@ -193,25 +193,25 @@ def _check_points(name: str, action: Action, pointing: Pointing) -> None:
     pairs = [("element", ("x", "y"))]
     if isinstance(action, Drag):
         pairs.append(("to", ("to_x", "to_y")))
-    for number, place in pairs:
+    for number, axes in pairs:
         by_number = getattr(action, number) is not None
-        given = [getattr(action, axis) is not None for axis in place]
-        if by_number + all(given) == 1 and any(given) == all(given):
+        coordinates_present = [getattr(action, axis) is not None for axis in axes]
+        if by_number + all(coordinates_present) == 1 and any(coordinates_present) == all(coordinates_present):
             continue
-        if isinstance(action, _FOCUSED) and not by_number and not any(given):
+        if isinstance(action, _FOCUSED) and not by_number and not any(coordinates_present):
             continue
-        ways = {"elements": number, "coordinates": " and ".join(place)}
-        wanted = ways.get(pointing) or f"either {number} or {' and '.join(place)}"
+        ways = {"elements": number, "coordinates": " and ".join(axes)}
+        wanted = ways.get(pointing) or f"either {number} or {' and '.join(axes)}"
         raise ToolError(f"{name} needs {wanted}", kind="bad_action")
 
 
 def _words(problem: str) -> str:
-    """msgspec's words without its signs: Expected `int`, got `str` - at `$.element`."""
+    """msgspec's message without its markup: Expected `int`, got `str` - at `$.element`."""
     what, _, where = problem.partition(" - at `$")
-    place = where.rstrip("`").lstrip(".")
-    said = what.replace("`", "'")
-    said = said[:1].lower() + said[1:]
-    return f"{place}: {said}" if place else said
+    field = where.rstrip("`").lstrip(".")
+    message = what.replace("`", "'")
+    message = message[:1].lower() + message[1:]
+    return f"{field}: {message}" if field else message
 
 
 def _list(names: tuple[str, ...]) -> str:
@@ -223,5 +223,5 @@ def _plain(schema: dict[str, Json]) -> dict[str, Json]:
     branches = schema.get("anyOf")
     if not branches:
         return {key: value for key, value in schema.items() if key != "default" or value is not None}
-    kept = [branch for branch in branches if branch.get("type") != "null"]
-    return dict(kept[0]) if len(kept) == 1 else {**schema, "anyOf": kept}
+    non_null = [branch for branch in branches if branch.get("type") != "null"]
+    return dict(non_null[0]) if len(non_null) == 1 else {**schema, "anyOf": non_null}

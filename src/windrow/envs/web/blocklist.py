@@ -1,8 +1,8 @@
-"""The block list: sites that have shown a wall, one JSON line each time.
+"""The block list: one JSON line for each wall that a site has shown.
 
     {"domain": …, "url": …, "blocked_at": "2026-01-31T12:00:00.5", "task_id": …, "screenshot_path": blob or null}
 
-The time is this machine's, without a zone: some readers take no other. `--blocklist` reads the same lines.
+The time is local and has no zone: some readers take no other. `--blocklist` reads the same lines.
 
 Several episodes, workers and runs may share a file: lines are appended whole, under a lock.
 """
@@ -30,13 +30,13 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def domain_of(url: str) -> str:
-    """The host without `www.`, in small letters; empty where there is none."""
+    """The host without `www.`, in lower case; empty if there is none."""
     host = (urlsplit(url if "//" in url else f"//{url}").hostname or "").rstrip(".")
     return host.removeprefix("www.")
 
 
 def append(path: Path, url: str, *, task: str | None, screenshot: str | None) -> None:
-    """Write down that `url` is behind a wall."""
+    """Add a line: `url` is behind a wall."""
     line = Blocked(
         domain=domain_of(url),
         url=url,

@@ -1,10 +1,10 @@
-"""`web`: a task in a real browser. The row says where to begin and what to do; the policy acts until it answers.
+"""`web`: a task in a real browser. The row has the start page and the instruction; the policy acts until it answers.
 
     {"start_url": "https://shop.example", "instruction": "Put two apples into the basket.", "expect"?: {…}, "page_reward"?: …}
 
 An action is a line of the reply (`actions: text`) or a tool call (`actions: tools`); either way it is recorded as a tool
-call with its result and its time. The state of each turn says where the browser is and what was seen of it; walls, dummy
-actions and homepage loops are counted in it. A start page that cannot be had and a browser that is gone are errors, never
+call with its result and its time. The state of each turn has the browser's address and a summary of the observation, and
+counts walls, dummy actions and homepage loops. A start page that cannot be opened and a lost browser are errors, never
 rewards.
 """
 
@@ -22,16 +22,26 @@ from windrow.envs.base import Act, Env, Episode, Observation, Step
 from windrow.envs.opening import check_opening, opening
 from windrow.envs.web import blocklist
 from windrow.envs.web.action_parser import read_action
-from windrow.envs.web.actions import Action, Answer, Back, allowed, arguments_of, made, name_of, schema_of
-from windrow.envs.web.browser_session import Browsing, Seen
-from windrow.envs.web.episode_counts import Tally
+from windrow.envs.web.actions import (
+    Action,
+    Answer,
+    Back,
+    allowed,
+    arguments_of,
+    make_action,
+    name_of,
+    schema_of,
+)
+from windrow.envs.web.browser_session import BrowserSession
+from windrow.envs.web.episode_counts import EpisodeCounts
 from windrow.envs.web.failures import PageError
 from windrow.envs.web.first_page import begin, start_of
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.page_checks import checked, expect_of
+from windrow.envs.web.page_observation import PageObservation
 from windrow.envs.web.page_rewards import PageReward, Paid, find_hook
 from windrow.envs.web.pool import browsers, close_browsers
-from windrow.envs.web.prompt import TASK, correction, in_view, joined, system, told
+from windrow.envs.web.prompt import TASK, correction, in_view, joined, system, user_message
 from windrow.envs.web.settings import shaping, web_options
 from windrow.envs.web.walls import Wall, wall
 from windrow.errors import ToolError, UsageError
@@ -88,7 +98,7 @@ class WebEnv(Env):
     async def reset(self, task: Task) -> Observation:
         self._options = options = web_options(self.settings)
         self._task = task
-        self._tally = Tally()
+        self._counts = EpisodeCounts()
         self._lock = asyncio.Lock()
         self._acts: list[Act] = []
         self._paid = Paid()
@@ -104,7 +114,7 @@ class WebEnv(Env):
         return Observation([*self._opening(instruction), page], self._tools())
 
     async def _begun(self, hook: PageReward) -> str | None:
-        """Begin in a page that gives a reward itself, which may have had another episode before."""
+        """Begin in a page that gives a reward itself, and may have served another episode before."""
         browser = self._browser
         await browser.lease.do("page", hook.prepare)
         await begin(browser, await hook.start_url(), self._options.base_url)
@@ -113,7 +123,7 @@ class WebEnv(Env):
         instruction: str | None = await browser.lease.do("page", hook.begin)
         return instruction
 
-    async def _leased(self) -> Browsing:
+    async def _leased(self) -> BrowserSession:
         options, hook = self._options, self._hook
         width, height = options.viewport
         reuse = f"{hook.reuse} {width}x{height}" if hook is not None and hook.reuse is not None else None
@@ -126,16 +136,19 @@ class WebEnv(Env):
                 reuse=reuse,
             )
         )
-        browser = Browsing(lease, options)
+        browser = BrowserSession(lease, options)
         self._open_things.callback(browser.close)
         return browser
 
     def _opening(self, instruction: str | None) -> list[dict[str, Any]]:
-        """How to act, and what to do: as a prompt template says it, or as we do."""
+        """The first messages: from the prompt template if there is one, else our instructions and the task."""
         if self.ctx.prompt is not None:
             return opening(self._task, self.ctx.prompt)
-        given = instruction if instruction is not None else self._task.get("instruction")
-        task = [told(f"{TASK}{given}")] if given is not None else opening(self._task, None)
+        if instruction is None:
+            instruction = self._task.get("instruction")
+        task = (
+            [user_message(f"{TASK}{instruction}")] if instruction is not None else opening(self._task, None)
+        )
         return [{"role": "system", "content": system(self._options)}, *task]
 
     def _tools(self) -> list[Tool]:
@@ -153,53 +166,53 @@ class WebEnv(Env):
         ]
 
     async def _called(self, name: str, /, **arguments: Json) -> str:
-        """An action that is called as a tool. Several of one reply are done one after the other."""
+        """Perform an action that was called as a tool. Several calls of one reply are performed one after the other."""
         async with self._lock:
-            if self._tally.answer is not None:
+            if self._counts.answer is not None:
                 raise ToolError("the answer was given, and nothing is done after it", kind="bad_action")
             try:
-                action = made(name, arguments, self._options.pointing)
+                action = make_action(name, arguments, self._options.pointing)
             except ToolError as problem:
-                self._tally.bad(problem)
+                self._counts.bad(problem)
                 raise
-            return await self._done(action)
+            return await self._do(action)
 
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
-        self._browser.lease.check()  # what a tool was told of a browser that is gone is not the model's to bear
-        said = ""
+        self._browser.lease.check()  # a lost browser is an error of the attempt, though a tool call has reported it to the model
+        outcome = ""
         try:
             if self._options.actions == "text":
-                said = await self._told(read_action(reply.text, self._options.pointing))
+                outcome = await self._do_in_words(read_action(reply.text, self._options.pointing))
             elif not reply.tool_calls:
                 raise ToolError("no tool was called")
         except ToolError as problem:
-            self._tally.bad(problem)
-            said = correction(problem, self._options)
-        step = await self._after(said)
-        self._tally.wrong = None
+            self._counts.bad(problem)
+            outcome = correction(problem, self._options)
+        step = await self._after(outcome)
+        self._counts.wrong = None
         return step
 
-    async def _after(self, said: str) -> Step:
-        """What there is to tell after a reply: the page, unless the episode is over or nothing was done."""
-        tally, options = self._tally, self._options
-        rewarded = await self._rewarded() if tally.acted else {}
-        seen: Seen | None = None
-        messages = [told(said)] if said else []
-        if tally.bad_in_a_row > options.max_bad_actions:
-            tally.ended = "bad_actions"
-        elif tally.answer is not None:
-            tally.ended = "answer"
-        elif tally.acted:
+    async def _after(self, outcome: str) -> Step:
+        """The step after a reply: the outcome and the page, unless the episode is over or nothing was done."""
+        counts, options = self._counts, self._options
+        rewarded = await self._rewarded() if counts.acted else {}
+        seen: PageObservation | None = None
+        messages = [user_message(outcome)] if outcome else []
+        if counts.bad_in_a_row > options.max_bad_actions:
+            counts.ended = "bad_actions"
+        elif counts.answer is not None:
+            counts.ended = "answer"
+        elif counts.acted:
             seen = await self._browser.observe()
-            messages = joined(said, await self._page_message(seen), apart=options.history is not None)
-            tally.ended = self._ended()
+            messages = joined(outcome, await self._page_message(seen), apart=options.history is not None)
+            counts.ended = self._ended()
         return Step(
             messages=messages,
             acts=self._taken_acts(),
-            parse_error=tally.wrong,
-            done=tally.ended is not None,
-            stop=STOPS.get(tally.ended or ""),
-            state=tally.told(seen),
+            parse_error=counts.wrong,
+            done=counts.ended is not None,
+            stop=STOPS.get(counts.ended or ""),
+            state=counts.as_record(seen),
             info={
                 "waits": self._waits(),
                 "observe_s": round(seen.seconds, 4) if seen else None,
@@ -209,27 +222,27 @@ class WebEnv(Env):
 
     def _waits(self) -> list[Json]:
         waits = self._browser.waits.taken()
-        self._tally.waited_s += sum(wait["seconds"] for wait in waits)
+        self._counts.waited_s += sum(wait["seconds"] for wait in waits)
         return waits
 
     def _ended(self) -> str | None:
-        """Why the episode is over after what was seen, if it is."""
-        tally, options = self._tally, self._options
+        """The reason why the episode is over after this observation, if it is."""
+        counts, options = self._counts, self._options
         if self._paid.done:
             return "page_reward"
-        if tally.walls_in_a_row >= options.max_blocked:
+        if counts.walls_in_a_row >= options.max_blocked:
             return "blocked"
-        return "homepage_loop" if tally.homepage_backs >= options.max_homepage_backs else None
+        return "homepage_loop" if counts.homepage_backs >= options.max_homepage_backs else None
 
-    async def _told(self, action: Action) -> str:
-        """Do an action that was said in words, and write down what came of it."""
+    async def _do_in_words(self, action: Action) -> str:
+        """Perform an action of a text reply, and record it."""
         started_at, started = time.time(), time.monotonic()
         error: str | None = None
         try:
-            said = await self._done(action)
+            outcome = await self._do(action)
         except ToolError as problem:
             error = str(problem)
-            said = f"That did not work: {error}."
+            outcome = f"That did not work: {error}."
         self._acts.append(
             Act(
                 name=name_of(action),
@@ -239,39 +252,39 @@ class WebEnv(Env):
                 error=error,
             )
         )
-        return said
+        return outcome
 
-    async def _done(self, action: Action) -> str:
-        """Do it; what came of it, in words."""
-        tally = self._tally
-        tally.begin(action)
+    async def _do(self, action: Action) -> str:
+        """Perform the action; returns its outcome, in a sentence."""
+        counts = self._counts
+        counts.begin(action)
         if isinstance(action, Answer):
-            tally.answer = action.text
+            counts.answer = action.text
             return "The answer was taken."
         if isinstance(action, Back):
-            tally.back(at_home=self._browser.lease.page.url == self._browser.start_url)
+            counts.back(at_home=self._browser.lease.page.url == self._browser.start_url)
         try:
             return await self._browser.do(action)
         except ToolError:
-            tally.failed += 1
+            counts.failed += 1
             raise
 
     async def _rewarded(self) -> dict[str, Any]:
-        """What the page itself gives, if it gives anything."""
+        """The reward that the page itself gives, if any."""
         if self._hook is None or self._paid.done or self._browser.loading:
             return {}
         try:
             self._paid = paid = await self._browser.lease.do("page", self._hook.after)
         except PageError:
-            return {}  # a page that does not answer pays nothing yet
+            return {}  # a page that does not answer gives no reward yet
         return {"reward": paid.reward} if paid.reward is not None else {}
 
     def _taken_acts(self) -> list[Act]:
         acts, self._acts = self._acts, []
         return acts
 
-    async def _page_message(self, seen: Seen) -> dict[str, Any]:
-        found = wall(seen.look) if seen.look is not None else None
+    async def _page_message(self, seen: PageObservation) -> dict[str, Any]:
+        wall_seen = wall(seen.snapshot) if seen.snapshot is not None else None
         content: str | list[dict[str, Json]] = seen.text
         blob: str | None = None
         if seen.picture is not None:
@@ -279,29 +292,29 @@ class WebEnv(Env):
             part = await self.ctx.blobs.image(shot.data, shot.media_type, shot.width, shot.height)
             blob = part["blob"]
             content = [{"type": "text", "text": seen.text}, part]
-        self._tally.saw(seen, self._options.observe, found, blob)
-        if found is not None:
-            await self._list(found, blob)
+        self._counts.saw(seen, self._options.observe, wall_seen, blob)
+        if wall_seen is not None:
+            await self._list(wall_seen, blob)
         return {"role": "user", "content": content}
 
-    async def _list(self, found: Wall, blob: str | None) -> None:
-        """Write a wall into the block list, once an episode for each site."""
-        domain = blocklist.domain_of(found.url)
-        if self._options.blocklist is None or domain in self._tally.listed:
+    async def _list(self, wall_seen: Wall, blob: str | None) -> None:
+        """Write a wall to the block list, once per episode and site."""
+        domain = blocklist.domain_of(wall_seen.url)
+        if self._options.blocklist is None or domain in self._counts.listed:
             return
-        self._tally.listed.add(domain)
+        self._counts.listed.add(domain)
         path = Path(self._options.blocklist)
-        await asyncio.to_thread(blocklist.append, path, found.url, task=self._task.key, screenshot=blob)
+        await asyncio.to_thread(blocklist.append, path, wall_seen.url, task=self._task.key, screenshot=blob)
 
     def window(self, messages: Sequence[Message]) -> list[tuple[int, int]]:
         """Everything but the pages before the last `history`."""
         return in_view(messages, self._options.history)
 
     async def score(self, episode: Episode) -> Score | None:
-        """What the page or the row's `expect` says of the end, and the counts; behind a wall, or where the network
-        failed, nothing is graded."""
-        metrics = {**self._tally.metrics(), "browser_queued_s": self._browser.lease.queued_s}
-        if self._tally.wall is not None or self._browser.cut_off:
+        """The score by the page or by the row's `expect`, and the counts. Behind a wall, or after a network failure,
+        nothing is graded."""
+        metrics = {**self._counts.metrics(), "browser_queued_s": self._browser.lease.queued_s}
+        if self._counts.wall is not None or self._browser.cut_off:
             return Score({}, metrics=metrics)
         expect = self._task.get("expect")
         if self._hook is not None and not self._paid.done:
@@ -309,9 +322,9 @@ class WebEnv(Env):
             return Score({} if left is None else {"page": (left, 1.0)}, metrics=metrics)
         if expect is None:
             return Score({}, metrics=metrics)
-        wanted, answer = expect_of(expect), self._tally.answer
-        found: Score = await self._browser.lease.do("page", lambda page: checked(wanted, page, answer))
-        return Score(found.value, found.evidence, metrics)
+        wanted, answer = expect_of(expect), self._counts.answer
+        score: Score = await self._browser.lease.do("page", lambda page: checked(wanted, page, answer))
+        return Score(score.value, score.evidence, metrics)
 
     async def close(self) -> None:
         stack: AsyncExitStack | None = getattr(self, "_open_things", None)

@@ -1,4 +1,4 @@
-"""What can go wrong with a browser, a page or a lease, and whose fault it is."""
+"""The errors of browsers, pages and leases."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ class BrowserGone(InfraError):
 
 
 class LeaseLost(BrowserGone):
-    """The lease has expired or was given back: its browser may be somebody else's by now."""
+    """The lease has expired or was given back: its browser may belong to another lease by now."""
 
     kind = "lease_lost"
 
 
 class PageError(EnvError):
-    """The page or its site is at fault: a policy may be told, and do something else. The lease stands."""
+    """The page or its site is at fault. A policy may see the error and do something else; the lease is still valid."""
 
     kind = "page"
 
 
 class PageTimeout(PageError):
-    """The page did not do it in time, and may go on with it."""
+    """The page did not complete a command in time, and may still be busy with it."""
 
     kind = "page_timeout"
 
 
 class PageClosed(PageError):
-    """The page closed itself, or was closed, while it was asked."""
+    """The page was closed during a command."""
 
     kind = "page_closed"
 
 
 class Unreachable(PageError):
-    """No server answers under that name."""
+    """No server answers at that host."""
 
     kind = "unreachable"
 
 
 class AddressRefused(PageError):
-    """The page wanted an address that pages may not have."""
+    """The page requested an address that pages may not visit."""
 
     kind = "address_refused"
     retryable = False

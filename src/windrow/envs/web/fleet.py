@@ -1,5 +1,8 @@
-"""The browsers of a pool: started when they are needed, one at a time; retired when they are old, much used or large;
-replaced when they die, after a pause that grows with every failure in a row."""
+"""The browsers of a pool.
+
+They are started when needed, one at a time; retired when they are old, much used or large; and replaced when they die,
+after a pause that grows with every failure in a row.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 from windrow.envs.web.failures import BrowserGone, LeaseLost
 from windrow.envs.web.launch import Chromium, connect, failures, launch, playwright
 from windrow.envs.web.pool_settings import PoolSettings
-from windrow.envs.web.pooled_browser import CLOSE_S, Member
+from windrow.envs.web.pooled_browser import CLOSE_S, PooledBrowser
 from windrow.errors import OutageError, UsageError
 
 if TYPE_CHECKING:
     from playwright.async_api import Playwright
 
-PAUSE_S, MAX_PAUSE_S = 0.25, 30.0  # before a browser is started after one that died
-STARTS, GIVE_UP_S = 3, 30.0  # that must have failed in a row, and for how long, before a run is stopped
-WEIGH_S, PING_S = 5.0, 30.0  # between two looks at a browser's memory, and two questions whether it is there
+PAUSE_S, MAX_PAUSE_S = 0.25, 30.0  # before a start, after a browser has died
+STARTS, GIVE_UP_S = 3, 30.0  # failed starts in a row, and the time without a browser, before a run is stopped
+WEIGH_S, PING_S = 5.0, 30.0  # between two checks of a browser's memory, and between two pings
 SPREAD = 4  # leases that a browser gets before the next one is started
-CRASHES = 3  # of its pages, after which a browser is not trusted any more
+CRASHES = 3  # of its pages, after which a browser is retired
 
 
 class Fleet:
     def __init__(self, settings: PoolSettings) -> None:
         self.settings = settings
-        self.members: list[Member] = []
+        self.members: list[PooledBrowser] = []
         self.counts = dict.fromkeys(("started", "died", "retired"), 0)
         self._failures = 0  # in a row: starts that failed, and browsers that died
         self._failing_since: float | None = None  # when no browser could be started
@@ -36,29 +39,29 @@ class Fleet:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    async def pick(self, reuse: str | None = None) -> Member:
+    async def pick(self, reuse: str | None = None) -> PooledBrowser:
         """The browser for the next lease: one that keeps a context for it, the least busy, or a new one.
 
-        Raises OutageError where none can be started.
+        Raises OutageError if none can be started.
         """
         while not self._closed:
-            found = self._usable(reuse)
-            if found is not None:
-                return found
+            usable = self._usable(reuse)
+            if usable is not None:
+                return usable
             if self._starting is None:
-                self._starting = self.own(self._start())
+                self._starting = self.spawn(self._start())
                 self._starting.add_done_callback(self._start_over)
             await asyncio.shield(
                 self._starting
-            )  # others wait for it too: who gives up does not take it from them
+            )  # cancelling one waiter must not cancel the start for the others
         raise LeaseLost("the browsers of the run were closed")
 
     def worked(self) -> None:
-        """A browser gave a context: what failed before is past."""
+        """A browser has made a context: earlier failures no longer count."""
         self._failures = 0
 
-    def lost(self, member: Member, why: str) -> None:
-        """A browser is of no use any more: its leases are told, and what is left of it is killed."""
+    def lost(self, member: PooledBrowser, why: str) -> None:
+        """Give up a browser: its leases end, and its process is killed."""
         if member not in self.members:
             return
         self.members.remove(member)
@@ -68,23 +71,23 @@ class Fleet:
         member.chromium.kill()
         self._leave(member)
 
-    def retire_if_due(self, member: Member) -> None:
-        """A browser past its limits gets no new leases; without any left, it is closed."""
+    def retire_if_due(self, member: PooledBrowser) -> None:
+        """A browser past its limits gets no new leases, and is closed when it has none left."""
         if member.retired is None:
             self._retire(member, self._past_limits(member))
         if member.retired is not None and not member.busy and member in self.members:
             self.members.remove(member)
             self._leave(member)
 
-    async def look_after(self, member: Member) -> None:
-        """Whether it has grown too large, and now and then, whether it answers at all."""
+    async def look_after(self, member: PooledBrowser) -> None:
+        """Check its memory and, less often, whether it answers."""
         now = time.monotonic()
         if now - member.weighed >= WEIGH_S:
             member.weighed = now
             self._judge_size(member, await asyncio.to_thread(member.chromium.memory_mb))
         if now - member.asked >= PING_S:
             member.asked = now
-            self.own(self._ping(member))
+            self.spawn(self._ping(member))
 
     async def close(self) -> None:
         """End every browser; return when nothing of them is left."""
@@ -98,15 +101,15 @@ class Fleet:
             await asyncio.wait(self._tasks)
         await self._stop_driver()
 
-    def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something for the browsers that nobody in particular waits for; it ends before they are closed."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` in the background; it ends before the fleet is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _usable(self, reuse: str | None) -> Member | None:
-        """None where a browser is to be started."""
+    def _usable(self, reuse: str | None) -> PooledBrowser | None:
+        """The browser to use; None if another is to be started."""
         for member in tuple(self.members):
             self.retire_if_due(member)
             if not member.chromium.browser.is_connected():
@@ -124,7 +127,7 @@ class Fleet:
     def _start_over(self, started: asyncio.Task[None]) -> None:
         self._starting = None
         if not started.cancelled():
-            started.exception()  # told to those who wait, if anybody does
+            started.exception()  # raised in those who wait; marked as retrieved if nobody does
 
     async def _start(self) -> None:
         if self._failures:
@@ -143,13 +146,13 @@ class Fleet:
             self._not_started(problem)
             return
         self._failing_since = None
-        member = Member(chromium)
+        member = PooledBrowser(chromium)
         self.members.append(member)
         self.counts["started"] += 1
         chromium.browser.on("disconnected", lambda _: self.lost(member, "died"))
 
     def _not_started(self, problem: BrowserGone) -> None:
-        """Those who wait go on waiting for the next start, but not for ever: then the run is to stop."""
+        """Count a failed start. The callers wait for the next one, until the outage has lasted too long."""
         now = time.monotonic()
         self._failures += 1
         self._failing_since = self._failing_since or now
@@ -169,29 +172,29 @@ class Fleet:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await driver.stop()
-        except Exception:  # it died before, which Playwright says in many ways
+        except Exception:  # it has died before, which Playwright reports in many ways
             pass
 
-    def _past_limits(self, member: Member) -> str | None:
+    def _past_limits(self, member: PooledBrowser) -> str | None:
         if member.uses >= self.settings.max_uses:
             return "uses"
         if member.crashes >= CRASHES:
             return "crashes"
         return "age" if time.monotonic() - member.born >= self.settings.max_age_s else None
 
-    def _retire(self, member: Member, why: str | None) -> None:
+    def _retire(self, member: PooledBrowser, why: str | None) -> None:
         if why is not None and member.retired is None:
             member.retired = why
             self.counts["retired"] += 1
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: PooledBrowser) -> None:
         """Close a browser while others work."""
-        for _, place in member.kept:
-            if place.gate is not None:
-                place.gate.close()
-        self.own(member.chromium.close(CLOSE_S))
+        for _, pooled in member.kept:
+            if pooled.proxy is not None:
+                pooled.proxy.close()
+        self.spawn(member.chromium.close(CLOSE_S))
 
-    def _judge_size(self, member: Member, size_mb: float | None) -> None:
+    def _judge_size(self, member: PooledBrowser, size_mb: float | None) -> None:
         limit = self.settings.max_memory_mb
         if size_mb is not None and size_mb > 2 * limit:
             self.lost(member, f"took {size_mb:,.0f} MB (max_memory_mb: {limit})")
@@ -199,7 +202,7 @@ class Fleet:
             self._retire(member, "memory")
             self.retire_if_due(member)
 
-    async def _ping(self, member: Member) -> None:
+    async def _ping(self, member: PooledBrowser) -> None:
         try:
             async with asyncio.timeout(self.settings.start_timeout_s):
                 session = await member.chromium.browser.new_browser_cdp_session()

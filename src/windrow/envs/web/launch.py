@@ -1,4 +1,4 @@
-"""Which Chromium is started, and how: by Playwright's driver, with a supervisor in between; or reached where it runs."""
+"""Finds and starts Chromium, through Playwright's driver and a supervisor; or connects to one that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SWITCHES = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-breakpad",
-    # What does not go through a context's gate does not go out.
+    # Nothing may bypass a context's proxy.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
 )
-# What a browser is told of our environment: pages are hostile, and keys are none of its business.
+# The variables that a browser inherits: pages are hostile, and must not come near keys.
 PASSED_ON = (
     "PATH",
     "HOME",
@@ -55,7 +55,7 @@ PASSED_ON = (
     "DBUS_",
     "SSL_",
 )
-# The binaries, not Debian's scripts in /usr/bin: one of those does not exec, and who kills it leaves a browser behind.
+# The binaries, not Debian's scripts in /usr/bin: one of those does not exec, and killing it would leave the browser.
 # The headless shell has half the memory of the whole browser.
 _DEBIAN = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/chromium")
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -71,25 +71,27 @@ def find_chromium() -> Path | None:
     """The Chromium that is started: $WINDROW_CHROMIUM, Debian's, Playwright's own, or the first on the PATH."""
     if named := os.environ.get(VARIABLE):
         return Path(named) if _executable(Path(named)) else None
-    for place in _DEBIAN:
-        if _executable(Path(place)):
-            return Path(place)
+    for path in map(Path, _DEBIAN):
+        if _executable(path):
+            return path
     for pattern in _PLAYWRIGHTS:
-        if own := sorted(path for path in _playwright_home().glob(pattern) if _executable(path)):
-            return own[-1]
+        if matches := sorted(path for path in _playwright_home().glob(pattern) if _executable(path)):
+            return matches[-1]
     for name in _NAMES:
-        if found := shutil.which(name):
-            return Path(found)
+        if on_path := shutil.which(name):
+            return Path(on_path)
     return None
 
 
 def chromium_version(path: Path) -> str | None:
-    """What it says of itself; None where it does not start (a library is missing)."""
+    """Its version; None if it does not start, for example for want of a library."""
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True)
+        completed = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip()
+    return completed.stdout.strip()
 
 
 def playwright() -> Any:
@@ -98,19 +100,19 @@ def playwright() -> Any:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What a call of Playwright may raise; a driver that has just died is a RuntimeError or a ConnectionError."""
+    """The errors that a call of Playwright may raise; a driver that has just died raises the last two."""
     return playwright().Error, TimeoutError, RuntimeError, ConnectionError
 
 
 def require(settings: PoolSettings) -> None:
-    """Raise UsageError, before anything runs, where no browser could be started."""
+    """Raise UsageError, before anything runs, if no browser could be started."""
     playwright()
     if not settings.urls:
         _executable_of(settings)
 
 
 class Chromium:
-    """A browser that was started, or one elsewhere that was reached: then `pid` is None."""
+    """A browser that was started here, or a connection to one elsewhere: then `pid` is None."""
 
     def __init__(self, browser: Browser, pid: int | None, where: str, folder: Path | None = None) -> None:
         self.browser = browser
@@ -119,7 +121,7 @@ class Chromium:
         self._folder = folder
 
     def memory_mb(self) -> float | None:
-        """What its processes have to themselves; None where that cannot be seen."""
+        """The memory of its processes that is not shared; None if that is unknown."""
         if self.pid is None or not sys.platform.startswith("linux"):
             return None
         return sum(_own_kb(pid) for pid in (self.pid, *descendants(self.pid))) / 1024
@@ -133,7 +135,7 @@ class Chromium:
                 pass
 
     async def close(self, timeout_s: float) -> None:
-        """End it, politely for `timeout_s`. One elsewhere is only left: it is not ours."""
+        """Close it, and kill it after `timeout_s`. One elsewhere is only disconnected: it is not ours."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.browser.close()
@@ -172,7 +174,7 @@ async def launch(driver: Playwright, settings: PoolSettings) -> Chromium:
 
 
 def _folder(path: Path) -> Path:
-    """A browser's own folder, with what starts it in there."""
+    """A folder for one browser, with a script that starts it."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="windrow-browser-"))
         script = folder / "chromium"
@@ -185,7 +187,7 @@ def _folder(path: Path) -> Path:
 
 
 async def connect(driver: Playwright, url: str, settings: PoolSettings) -> Chromium:
-    """Reach a browser that runs elsewhere, by its CDP address."""
+    """Connect to a browser that runs elsewhere, by its CDP address."""
     where = address_of(url)
     try:
         browser = await driver.chromium.connect_over_cdp(url, timeout=settings.start_timeout_s * 1000)
@@ -198,7 +200,7 @@ async def connect(driver: Playwright, url: str, settings: PoolSettings) -> Chrom
 
 
 def address_of(url: str) -> str:
-    """Where a browser is, without the token that its URL may hold."""
+    """The address of a browser, without the token that its URL may have."""
     parts = urllib.parse.urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}"
@@ -215,10 +217,10 @@ def _executable_of(settings: PoolSettings) -> Path:
         if not _executable(path):
             raise UsageError(f"there is no browser to execute at {path} (the environment's setting chromium)")
         return path
-    found = find_chromium()
-    if found is None:
+    chromium = find_chromium()
+    if chromium is None:
         raise UsageError(f"the environment 'web' needs a Chromium; type: {HOW_TO_GET_ONE}")
-    return found
+    return chromium
 
 
 def _not_started(path: Path, sandbox: bool, problem: str) -> BrowserGone:
@@ -245,10 +247,10 @@ def _own_kb(pid: int) -> int:
 
 
 def _playwright_home() -> Path:
-    own = os.environ.get("PLAYWRIGHT_BROWSERS_PATH")
+    folder = os.environ.get("PLAYWRIGHT_BROWSERS_PATH")
     return (
-        Path(own)
-        if own
+        Path(folder)
+        if folder
         else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ms-playwright"
     )
 

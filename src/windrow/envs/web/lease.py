@@ -1,7 +1,7 @@
-"""A lease: one browser context, for one episode, for a time.
+"""A lease: one browser context for one episode, for a limited time.
 
-Every command is checked against the lease's token and its expiry, waits for its stage's turn, is bounded in time and is
-written down as a span. A command of a lease that is over never reaches a browser, which may be somebody else's by then.
+Every command is checked against the lease's token and expiry, waits for its turn, is bounded in time and is recorded as a
+span. A command of a lease that is over never reaches the browser, which may belong to another lease by then.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import msgspec
 
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost, PageClosed, PageTimeout
 from windrow.envs.web.launch import failures, playwright
-from windrow.envs.web.network_policy import Guard
+from windrow.envs.web.network_policy import NetworkPolicy
 from windrow.envs.web.pool_settings import PoolSettings
-from windrow.envs.web.pooled_browser import Place, expire
+from windrow.envs.web.pooled_browser import PooledContext, expire
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, Page
 
-    from windrow.envs.web.command_limits import Stages
+    from windrow.envs.web.command_limits import CommandLimits
 
 T = TypeVar("T")
 SETTLE_MS = 5_000
 OVERTAKEN, OVERTAKEN_TIMES = "interrupted by another navigation to", 4
-KEPT = 50  # dialogs that are remembered, and a dialog's characters × 20
+MAX_DIALOGS, MAX_DIALOG_CHARS = 50, 1_000  # that are recorded
 
 
 class Span(msgspec.Struct, frozen=True):
-    """One command: its stage, when it was asked for, how long it waited for its turn, and how long it took."""
+    """One command: its stage, the time of the call, how long it waited for its turn, and how long it took."""
 
     stage: str
     started_at: float
@@ -43,40 +43,41 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Lease:
-    """`page` is the one that commands are for; `pages` are all, pop-ups and tabs too."""
+    """`page` is the target of commands; `pages` are all pages, including pop-ups and tabs."""
 
     def __init__(
         self,
-        place: Place,
+        pooled: PooledContext,
         *,
         settings: PoolSettings,
-        stages: Stages,
-        guard: Guard,
+        limits: CommandLimits,
+        network_policy: NetworkPolicy,
         ledger: dict[str, Lease],
         seconds: float,
+        queued_s: float,
     ) -> None:
         self.token = secrets.token_hex(16)
         self.expires_at = time.monotonic() + seconds
         self.spans: list[Span] = []
         self.dialogs: list[str] = []
-        self.queued_s = 0.0  # for capacity, before it began
-        self.place = place
-        self.context = place.context
-        self.gate = place.gate
-        self.lost: BrowserGone | None = None  # why it is over, once it is
+        self.queued_s = queued_s  # waiting for capacity, before it began
+        self.pooled = pooled
+        self.context = pooled.context
+        self.proxy = pooled.proxy
+        self.lost: BrowserGone | None = None  # the reason, once it is over
         self.crashed = False
         self.expired = False
         self._ledger = ledger
         self._seconds = seconds
-        self._page = place.page
-        self._checked = ""  # the address of the page that was looked at last
+        self._page = pooled.page
+        self._checked = ""  # the page address that was checked last
         self._settings = settings
-        self._stages = stages
-        self._guard = guard
+        self._limits = limits
+        self._network_policy = network_policy
         self._running: set[asyncio.Timeout] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        if self.gate is not None:
-            self.gate.forget()
+        if self.proxy is not None:
+            self.proxy.forget()
         self.context.on("page", self._opened)
         self.context.on("dialog", self._asked)
         for page in self.context.pages:
@@ -84,7 +85,7 @@ class Lease:
 
     @property
     def page(self) -> Page:
-        """The page that commands are for; where it has been closed, the newest that is open."""
+        """The target of commands; if it has been closed, the newest open page."""
         self.check()
         if self._page.is_closed() and self.pages:
             self._page = self.pages[-1]
@@ -97,16 +98,16 @@ class Lease:
 
     @property
     def refused(self) -> list[AddressRefused]:
-        """What the pages were not let through to."""
-        return self.gate.refused if self.gate is not None else []
+        """The addresses that pages were refused."""
+        return self.proxy.refused if self.proxy is not None else []
 
     def show(self, page: Page) -> None:
-        """Make `page` the one that commands are for."""
+        """Make `page` the target of commands."""
         self.check()
         self._page = page
 
     def check(self) -> None:
-        """Raise where the lease is over."""
+        """Raise if the lease is over."""
         if self.is_over() and self.lost is not None:
             raise self.lost
 
@@ -120,36 +121,36 @@ class Lease:
         return self.lost is not None
 
     def end(self, why: BrowserGone) -> None:
-        """From now on, nothing is done for it; what is being done is given up."""
+        """End the lease: running commands are given up, and no other is done."""
         if self.lost is None:
             self.lost = why
             for running in self._running:
                 expire(running)
 
-    def give_back(self) -> Place:
-        """Its place, for whoever is next: this lease acts and listens no more."""
+    def give_back(self) -> PooledContext:
+        """Its context, for the next lease. This lease does nothing more and listens to nothing more."""
         self.end(_given_back())
         self.context.remove_listener("page", self._opened)
         self.context.remove_listener("dialog", self._asked)
         for page in self.context.pages:
             page.remove_listener("crash", self._page_crashed)
-        self.place.page = self._page
-        return self.place
+        self.pooled.show(self._page)
+        return self.pooled
 
     async def do(
         self, stage: str, command: Callable[[Page], Awaitable[T]], *, seconds: float | None = None
     ) -> T:
-        """What `command` makes of the page. `navigate` and any other stage have limits of their own.
+        """Run `command` with the page. The stage `navigate` and all other stages have separate limits.
 
-        Raises BrowserGone where the browser, the page's renderer or the lease is lost; PageTimeout after `seconds`;
-        PageClosed; AddressRefused and Unreachable where it ended at such an address; and Playwright's own errors.
+        Raises BrowserGone if the browser, the page's renderer or the lease is lost; PageTimeout after `seconds`;
+        PageClosed; AddressRefused and Unreachable if it ended at such an address; and Playwright's own errors.
         """
         self.check()
         asked_at, asked = time.time(), time.monotonic()
         failed: str | None = None
         started = asked
         try:
-            async with self._stages.turn(stage, self.expires_at):
+            async with self._limits.turn(stage, self.expires_at):
                 started = time.monotonic()
                 return await self._run(stage, command, seconds)
         except BaseException as problem:
@@ -160,8 +161,8 @@ class Lease:
             self.spans.append(Span(stage, asked_at, started - asked, now - started, failed))
 
     async def goto(self, url: str, *, seconds: float | None = None, **options: Any) -> None:
-        """Send the page to an address, where pages may go there."""
-        self._guard.check(url)
+        """Navigate the page to an address that pages may visit."""
+        self._network_policy.check(url)
 
         async def go(page: Page) -> None:
             for _ in range(OVERTAKEN_TIMES):
@@ -177,7 +178,7 @@ class Lease:
         await self.do("navigate", go, seconds=seconds)
 
     async def renew_page(self) -> Page:
-        """A new page in the place of the current one, which may be stuck: what it was doing is over."""
+        """Replace the current page, which may be stuck, by a new one."""
         self.check()
         old = self._page
 
@@ -193,7 +194,7 @@ class Lease:
         usual = self._settings.navigate_timeout_s if stage == "navigate" else self._settings.command_timeout_s
         limit = usual if seconds is None else seconds
         left = self.expires_at - time.monotonic()
-        refusals = self.gate.refusals if self.gate is not None else 0
+        refusals = self.proxy.refusals if self.proxy is not None else 0
         api = playwright()
         try:
             async with self._limited(min(limit, left)):
@@ -202,17 +203,17 @@ class Lease:
                     page = self._page = await self.context.new_page()
                 result = await command(page)
         except (TimeoutError, api.TimeoutError):
-            self.check()  # the lease's own time, perhaps
+            self.check()  # the lease itself may have expired
             raise PageTimeout(
                 f"the page did not do it in {limit:g} s ({stage} of {_at(self._page)})"
             ) from None
         except api.Error as problem:
             await self._settle(str(problem))
             raise await self._typed(problem, refusals) from None
-        except (RuntimeError, ConnectionError):  # how it may show that the driver has just died
+        except (RuntimeError, ConnectionError):  # these may mean that the driver has just died
             if self.lost is None and await self._answers():
                 raise
-            self.end(BrowserGone(f"the browser {self.place.member.chromium.where} died"))
+            self.end(BrowserGone(f"the browser {self.pooled.member.chromium.where} died"))
             self.check()
         await self._look()
         return result
@@ -226,33 +227,33 @@ class Lease:
             finally:
                 self._running.discard(running)
 
-    async def _settle(self, said: str) -> None:
-        """The page that says why a navigation failed comes after the failure: let it, or it overtakes the next one."""
-        if "net::ERR_" in said and "net::ERR_ABORTED" not in said:
+    async def _settle(self, message: str) -> None:
+        """Wait for the browser's error page, which comes after the failure and would otherwise interrupt the next navigation."""
+        if "net::ERR_" in message and "net::ERR_ABORTED" not in message:
             try:
                 await self._page.wait_for_url("chrome-error://**", wait_until="commit", timeout=SETTLE_MS)
             except playwright().Error:
                 pass
 
     async def _typed(self, problem: Exception, refusals: int) -> Exception:
-        """What Playwright's error means."""
-        said = str(problem)
-        if self.lost is None and "crashed" in said:
+        """The error that stands for Playwright's."""
+        message = str(problem)
+        if self.lost is None and "crashed" in message:
             self.end(self._renderer_gone())
-        elif self.lost is None and ("has been closed" in said or "Connection closed" in said):
+        elif self.lost is None and ("has been closed" in message or "Connection closed" in message):
             if await self._answers():
                 return PageClosed("the page was closed while it was asked")
-            self.end(BrowserGone(f"the browser {self.place.member.chromium.where} died"))
+            self.end(BrowserGone(f"the browser {self.pooled.member.chromium.where} died"))
         if self.lost is not None:
             return self.lost
-        if self.gate is not None and self.gate.spent and "net::ERR_" in said:
-            return self.gate.refused[-1]
-        if self.gate is None or "net::ERR_SOCKS" not in said:
+        if self.proxy is not None and self.proxy.spent and "net::ERR_" in message:
+            return self.proxy.refused[-1]
+        if self.proxy is None or "net::ERR_SOCKS" not in message:
             return problem
-        return self.gate.refused[-1] if self.gate.refusals > refusals else self.gate.unreached or problem
+        return self.proxy.refused[-1] if self.proxy.refusals > refusals else self.proxy.unreached or problem
 
     async def _answers(self) -> bool:
-        """Whether the context is still there, when a page is not."""
+        """Whether the context still answers, after a page has not."""
         try:
             async with asyncio.timeout(self._settings.command_timeout_s):
                 await self.context.cookies("http://localhost")
@@ -264,12 +265,12 @@ class Lease:
         return BrowserGone(f"the renderer of a page crashed ({_at(self._page)})", kind="page_crashed")
 
     async def _look(self) -> None:
-        """What was lost meanwhile is told at once, and no page stays where pages may not be (a file)."""
+        """Raise if the lease was lost meanwhile, and close pages at addresses that are not allowed, such as files."""
         self.check()
         if len(self.context.pages) == 1 and self._page.url == self._checked:
             return
         for page in self.context.pages:
-            problem = self._guard.objection(page.url)
+            problem = self._network_policy.objection(page.url)
             if problem is not None:
                 await page.close()
                 raise problem
@@ -285,13 +286,13 @@ class Lease:
         self.end(self._renderer_gone())
 
     def _asked(self, dialog: Dialog) -> None:
-        if len(self.dialogs) < KEPT:
-            self.dialogs.append(f"{dialog.type}: {dialog.message[: KEPT * 20]}")
-        leaving = dialog.type == "beforeunload"  # a page that asks to be stayed with is left all the same
+        if len(self.dialogs) < MAX_DIALOGS:
+            self.dialogs.append(f"{dialog.type}: {dialog.message[:MAX_DIALOG_CHARS]}")
+        leaving = dialog.type == "beforeunload"  # a page that asks the user to stay is left anyway
         self._later(dialog.accept() if leaving else dialog.dismiss())
 
     def _later(self, work: Any) -> None:
-        """Done for a page while nobody waits for it; a page that is gone by then needs it no more."""
+        """Do something for a page in the background; it does not matter if the page is gone by then."""
 
         async def quietly() -> None:
             try:

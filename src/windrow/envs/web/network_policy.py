@@ -1,9 +1,9 @@
-"""What a page may reach. Pages are hostile, and so may be the addresses that a policy names.
+"""The addresses that pages may reach. Pages are hostile, and addresses that a model names may be.
 
-Public addresses over http and https, and what `allow` names; no files, no addresses of this machine or its networks.
-Every connection of a context goes through a gate of its own, which resolves the name, looks at the address and connects
-to that very address: a redirect, a name that resolves to a private address, or one that resolves differently the second
-time does not pass.
+Allowed are public addresses over http and https, and the entries of `allow`; but no files, and no addresses of this machine
+or its networks. Every connection of a context goes through a proxy of its own, which resolves the name, checks the address
+and connects to exactly that address: a redirect, a name that resolves to a private address, or one that resolves
+differently the second time does not pass.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 ANYTHING = "*"
 SCHEMES = ("http", "https")
-OTHERS = ("about", "data", "blob", "chrome-error")  # where a page may find itself, and nobody is asked
+OTHERS = ("about", "data", "blob", "chrome-error")  # a page may be there without a connection
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# What Python takes for everybody's, in one version or another: the servers of clouds for their machines (Azure, Oracle),
-# translated and site-local addresses, and IPv4 addresses written as IPv6.
+# Some versions of Python take these for public: metadata servers of clouds (Azure, Oracle), translated and site-local
+# addresses, and IPv4 addresses written as IPv6.
 _NOT_PUBLIC: tuple[Network, ...] = tuple(
     ipaddress.ip_network(network)
     for network in ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10", "::/96")
 )
 
 
-class Guard:
-    """What `allow` says: `HOST`, `HOST:PORT`, `*.SUFFIX`, a network (`10.0.0.0/8`), or `*` for everything but files."""
+class NetworkPolicy:
+    """The rules in `allow`: `HOST`, `HOST:PORT`, `*.SUFFIX`, a network (`10.0.0.0/8`), or `*` for everything but files."""
 
     def __init__(self, allow: Sequence[str] = ()) -> None:
         self.open = ANYTHING in allow
@@ -41,7 +41,7 @@ class Guard:
         self.hosts = [entry.lower() for entry in allow if _network(entry) is None and entry != ANYTHING]
 
     def check(self, url: str) -> None:
-        """Raise AddressRefused where a page may not be sent to `url`. A name is looked up only by the gate."""
+        """Raise AddressRefused if a page may not be sent to `url`. Names are resolved only by the proxy."""
         if url == "about:blank":
             return
         try:
@@ -76,7 +76,7 @@ class Guard:
         return is_public(address) and not is_own(address)
 
     def objection(self, url: str) -> AddressRefused | None:
-        """Why a page that is at `url`, however it came there, may not be looked at; None: it may."""
+        """The reason why a page at `url` may not be read; None if it may."""
         scheme = url.partition(":")[0].lower()
         if not url or scheme in OTHERS:
             return None
@@ -88,7 +88,7 @@ class Guard:
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody can have it: not this machine's, not a private network's; also inside another kind of address."""
+    """Whether it is a public address: none of this machine or a private network, also if embedded in an IPv6 address."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address in _NAT64:
@@ -105,7 +105,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Whether this machine has the address itself: what it serves there is behind no firewall. Nothing is sent."""
+    """Whether the address is this machine's own, where no firewall protects its servers. Nothing is sent."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -129,7 +129,7 @@ def _network(entry: str) -> Network | None:
 
 
 def _literal(host: str) -> Address | None:
-    """The address that `host` spells, as browsers read it (127.1, 0x7f000001, 2130706433)."""
+    """The address that `host` is, as browsers read it (127.1, 0x7f000001, 2130706433)."""
     host = host.strip("[]").partition("%")[0]
     try:
         return ipaddress.ip_address(host)
@@ -142,7 +142,7 @@ def _literal(host: str) -> Address | None:
 
 
 def _plain(entry: str) -> str:
-    """`[` is no pattern here: it is how an IPv6 address is written."""
+    """`[` is no pattern here: it begins an IPv6 address."""
     return entry.replace("[", "[[]") if entry.startswith("[") else entry
 
 
@@ -151,7 +151,7 @@ def _short(url: str) -> str:
 
 
 def context_options(proxy: dict[str, str] | None, wanted: dict[str, Any]) -> dict[str, Any]:
-    """How every context is made: no downloads, no service workers, nothing permitted, nothing left behind."""
+    """The options of every context: no downloads, no service workers, no permissions, and the proxy."""
     return {
         "locale": "en-US",
         "timezone_id": "UTC",

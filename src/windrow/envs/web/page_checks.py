@@ -1,4 +1,4 @@
-"""What a row may expect of the page at the end of an episode: its address, its text, its DOM, and the answer.
+"""The expectations of a row at the end of an episode: of the page's address, text and DOM, and of the answer.
 
     {"expect": {"url": "/orders/\\\\d+$", "text": ["2 apples"], "selector": "#done", "absent": ".error", "answer": "42"}}
 
@@ -31,23 +31,23 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def expect_of(value: Json) -> Expect:
-    """What a row expects; ValueError says what is wrong with it."""
+    """The expectations of a row; ValueError says what is wrong with them."""
     try:
-        found = msgspec.convert(value, Expect)
+        expect = msgspec.convert(value, Expect)
     except msgspec.ValidationError as problem:
         raise ValueError(f"'expect': {problem}") from None
     for name in ("url", "title"):
         try:
-            re.compile(getattr(found, name) or "")
+            re.compile(getattr(expect, name) or "")
         except re.error as problem:
             raise ValueError(f"'expect.{name}' does not compile: {problem}") from None
-    if found == Expect():
+    if expect == Expect():
         raise ValueError("'expect' expects nothing: give url, title, text, selector, absent or answer")
-    return found
+    return expect
 
 
 async def checked(expect: Expect, page: Page, answer: str | None) -> Score:
-    """1 where everything holds, else 0; each expectation beside it with weight 0, and what was found as evidence."""
+    """1 if all expectations hold, else 0. Each has its own score with weight 0; the page's values are the evidence."""
     held: dict[str, bool] = {}
     evidence: dict[str, Json] = {"url": page.url}
     if expect.url is not None:
@@ -64,8 +64,8 @@ async def checked(expect: Expect, page: Page, answer: str | None) -> Score:
         held["absent"] = not any([await _visible(page, css) for css in _list(expect.absent)])
     if expect.answer is not None:
         evidence["answer"] = answer
-        said = _squeezed(answer or "").casefold()
-        held["answer"] = answer is not None and said in [
+        normalized = _squeezed(answer or "").casefold()
+        held["answer"] = answer is not None and normalized in [
             _squeezed(wanted).casefold() for wanted in _list(expect.answer)
         ]
     scores = {"expect": (float(all(held.values())), 1.0)}

@@ -1,4 +1,4 @@
-"""What our script said of a page, as far as it can be believed: a hostile page may have meddled with all that it calls."""
+"""Checks the report of our script on a page: a hostile page may have changed every function that the script calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-MORE_CHARS = 100  # that the last line may have over the limit of all
+MORE_CHARS = 100  # by which the last line may exceed the limit
 MAX_COUNT = 2**53  # of anything in a page
 MEDDLED = "the page does not let itself be read"
 _TEXTS = {"title": 500, "url": 4_000, "beginning": 2_000}
@@ -17,7 +17,7 @@ _BOX = 5  # an element's number, and its x, y, width and height
 
 
 class Unreadable(Exception):
-    """The page has changed what our script relies on."""
+    """The report is not what our script would send: the page has meddled with it."""
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -28,18 +28,18 @@ class Option(msgspec.Struct, frozen=True):
 
 
 def max_reply(max_chars: int, max_elements: int) -> int:
-    """How long the script's JSON text can be, in characters, on a page that leaves the script alone.
+    """The maximum length of the script's JSON text, in characters, on a page that leaves the script alone.
 
-    A character takes six where JSON escapes it, a line a dozen more for its number and the signs between, an element's box
-    five numbers, the texts beside the lines 40,000.
+    JSON escapes a character as up to six; a line has a dozen more for its number and separators; an element's box has five
+    numbers; the other texts have 40,000 characters.
     """
     return 12 * max_chars + 128 * max_elements + 64_000
 
 
 def read(reply: Any, max_chars: int, max_elements: int) -> dict[str, Any]:
-    """What was seen, of the kinds and within the bounds that it must have; Unreadable where the script said something else.
+    """The report, with checked types and bounds; Unreadable if it is anything else.
 
-    Nothing is parsed that is longer than the script may say.
+    A report that is longer than the script's maximum is not parsed.
     """
     if not isinstance(reply, str) or len(reply) > max_reply(max_chars, max_elements):
         raise Unreadable(MEDDLED)
@@ -62,7 +62,7 @@ def read(reply: Any, max_chars: int, max_elements: int) -> dict[str, Any]:
             "cut": bool(seen["cut"]),
             "fonts": bool(seen["fonts"]),
             "status": None if seen["status"] is None else _count(seen["status"]),
-            "scroll": [_count(seen["scroll"][place]) for place in range(3)],
+            "scroll": [_count(seen["scroll"][number]) for number in range(3)],
             "boxes": [
                 (_count(boxes[at]), [float(side) for side in boxes[at + 1 : at + _BOX]])
                 for at in range(0, len(boxes) - _BOX + 1, _BOX)
@@ -73,7 +73,7 @@ def read(reply: Any, max_chars: int, max_elements: int) -> dict[str, Any]:
 
 
 def pair(value: Any) -> tuple[float, float]:
-    """Two finite numbers, such as a place on the screen; Unreadable where a page said something else."""
+    """Two finite numbers, such as a point on the screen; Unreadable if a page sent something else."""
     try:
         first, second = (float(number) for number in value)
     except (TypeError, ValueError, OverflowError):
@@ -84,7 +84,7 @@ def pair(value: Any) -> tuple[float, float]:
 
 
 def read_options(value: Any) -> list[Option]:
-    """The options of a list; Unreadable where a page said something else."""
+    """The options of a list; Unreadable if a page sent something else."""
     try:
         return msgspec.convert(value, list[Option])
     except msgspec.ValidationError:
@@ -97,10 +97,10 @@ def _count(value: Any) -> int:
 
 
 def one_line(text: str) -> str:
-    """In one line, which cannot pose as another one, and without halves of characters, which no record holds."""
+    """The text in one line, so that it cannot pose as several, and without lone surrogates, which no record can hold."""
     return whole(" ".join(text.split()))
 
 
 def whole(text: str) -> str:
-    """The text with a sign in the place of each half of a character: a page cuts where it likes."""
+    """The text with each lone surrogate replaced: a page may cut a character in half."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,7 +1,7 @@
-"""Pages that give a reward themselves: the hooks that ask them for it, and when.
+"""Rewards that pages give themselves.
 
-A hook is named by the row's or the environment's `page_reward`: the name that an integration declares, `module:Class`, or an entry point of
-`windrow.page_rewards`. It is made for each episode.
+The row's or the environment's `page_reward` names a hook: an integration's name, `module:Class`, or an entry point of
+`windrow.page_rewards`. Each episode has its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Paid(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page said after an action. `reward` enters the reward; `done` ends the episode."""
+    """The page's own result after an action. `reward` is added to the rollout's reward; `done` ends the episode."""
 
     reward: float | None = None
     done: bool = False
@@ -52,7 +52,7 @@ class PageReward:
         return None
 
     async def after(self, page: Page) -> Paid:
-        """What the page says now."""
+        """The page's result so far."""
         return Paid()
 
     async def unfinished(self, page: Page) -> float | None:
@@ -62,9 +62,9 @@ class PageReward:
 
 def find_hook(name: str) -> type[PageReward]:
     """The hook called `name`; ValueError says that there is none."""
-    found = resolve("page_reward", name, {})
-    if not (isinstance(found, type) and issubclass(found, PageReward)):
+    hook = resolve("page_reward", name, {})
+    if not (isinstance(hook, type) and issubclass(hook, PageReward)):
         raise ValueError(
             f"page_reward {name!r} is not a class derived from windrow.envs.web.page_rewards.PageReward"
         )
-    return found
+    return hook

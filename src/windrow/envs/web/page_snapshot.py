@@ -1,7 +1,8 @@
-"""What a policy gets to see of a page: its text in reading order with numbered elements, a picture of it, or both.
+"""A snapshot of a page: its text in reading order, with numbered elements.
 
-A look is one walk over each document, bounded in nodes, time and characters; nothing is changed in the page. The
-numbers of a look hold until the next one. Where only a picture is shown, nothing is walked: a look says where one is.
+It is one walk over each document, bounded in nodes, time and characters; the page is not changed. The element numbers of a
+snapshot are valid until the next one. If the policy only gets a picture, no document is walked: the snapshot then has the
+page's address and state.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TAKE = """(holder, place) => {
   const el = holder.elements[place];
   return !el || !el.isConnected ? null : el.disabled ? "disabled" : el;
 }"""
-# The middle of what is on the screen of it, if a click there is a click on it.
+# The middle of its visible part, if a click there hits the element.
 _AIM = """(holder, place) => {
   const el = holder.elements[place];
   if (!el || !el.isConnected || el.disabled) return null;
@@ -58,8 +59,8 @@ _AIM = """(holder, place) => {
 _ROLE_AND_NAME = re.compile(r'\[\d+\] (\S+(?: "[^"]*")?)')
 
 
-class Caps(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a page is looked at. `walk`: also its text and its elements."""
+class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a page is read. `walk`: also its text and its elements."""
 
     walk: bool = True
     max_chars: int = 8_000
@@ -69,7 +70,7 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct):
-    """What was seen of one document; `handle` holds its elements, `first` is the number before the first one's."""
+    """The snapshot of one document. `handle` holds its elements; their numbers begin after `first`."""
 
     frame: Frame
     handle: JSHandle
@@ -78,26 +79,26 @@ class Part(msgspec.Struct):
     offset: tuple[float, float] = (0.0, 0.0)
 
 
-class Holders:
-    """What is held in each document between two looks: our script, and the elements that it found.
+class ElementHolders:
+    """The object that is held in each document between two snapshots: our script, and the elements that it found.
 
-    No script of the page can reach it. A document that is gone has taken its own along.
+    No script of the page can reach it. It ends with its document.
     """
 
     def __init__(self) -> None:
         self._of: dict[Frame, JSHandle] = {}
 
     async def ask(self, frame: Frame, bounds: dict[str, int | bool]) -> tuple[JSHandle, Any]:
-        """What our script says of the frame's document, and the holder of its elements."""
+        """The holder of the elements of the frame's document, and our script's report on it."""
         from playwright.async_api import Error
 
-        # In the expression: an argument is checked value by value on its way.
+        # Part of the expression: Playwright would check an argument value by value.
         ask = f"holder => holder.look(holder, {msgspec.json.encode(bounds).decode()})"
         holder = self._of.get(frame)
         if holder is not None:
             try:
                 return holder, await holder.evaluate(ask)
-            except Error:  # an earlier document's; if something else is wrong, the page says so again
+            except Error:  # it belonged to an earlier document; any other error is raised again below
                 del self._of[frame]
         if len(self._of) > MOST_HELD:
             self._of.clear()
@@ -106,7 +107,7 @@ class Holders:
 
 
 class PageSnapshot:
-    """One look at a page. Its numbers hold until the next one."""
+    """One snapshot of a page. Its element numbers are valid until the next one."""
 
     def __init__(self, parts: list[Part], *, walked: bool = True) -> None:
         self._parts = parts
@@ -124,7 +125,7 @@ class PageSnapshot:
 
     @property
     def cut(self) -> bool:
-        """Whether something of the page is not told."""
+        """Whether a part of the page is left out."""
         return any(part.seen["cut"] or part.seen["above"] or part.seen["below"] for part in self._parts)
 
     @property
@@ -148,51 +149,51 @@ class PageSnapshot:
         return "\n".join(lines) or "(nothing to read or to use)"
 
     def boxes(self) -> list[tuple[int, list[float]]]:
-        """The elements that are told of, with their place on the screen: number, [x, y, width, height]."""
-        found: list[tuple[int, list[float]]] = []
+        """The listed elements with their boxes on the screen: number, [x, y, width, height]."""
+        boxes: list[tuple[int, list[float]]] = []
         for part in self._parts:
             for number, (x, y, width, height) in part.seen["boxes"]:
-                found.append((number, [x + part.offset[0], y + part.offset[1], width, height]))
-        return found
+                boxes.append((number, [x + part.offset[0], y + part.offset[1], width, height]))
+        return boxes
 
     def line(self, number: int) -> str:
-        """How the element with this number was told of: `link "Apples"`."""
+        """The description of the element with this number: `link "Apples"`."""
         for part in self._parts:
-            for text, told in part.seen["lines"]:
-                if told == number and (found := _ROLE_AND_NAME.match(text)):
-                    return short(found[1], 80)
+            for text, element_number in part.seen["lines"]:
+                if element_number == number and (match := _ROLE_AND_NAME.match(text)):
+                    return short(match[1], 80)
         return "element"
 
     async def element(self, number: int) -> ElementHandle:
-        """The element with this number, if the page still has it and it is not disabled; ToolError says so to the policy."""
-        part, place = self._place(number)
-        found = await _unless_gone(part.handle.evaluate_handle(_TAKE, place))
-        element = found.as_element() if found is not None else None
+        """The element with this number; ToolError tells the policy if it is gone or disabled."""
+        part, position = self._position(number)
+        handle = await _unless_gone(part.handle.evaluate_handle(_TAKE, position))
+        element = handle.as_element() if handle is not None else None
         if element is not None:
             return element
-        if found is not None and await found.json_value() == "disabled":
+        if handle is not None and await handle.json_value() == "disabled":
             raise ToolError(f"[{number}] {self.line(number)} is disabled", kind="not_possible")
         raise ToolError(f"element {number} is no longer on the page", kind="no_element")
 
     async def point(self, number: int) -> tuple[float, float] | None:
-        """Where a click hits this element, and nothing that lies on it; None where it has to be looked into."""
-        part, place = self._place(number)
+        """A point where a click hits this element and nothing that covers it; None if there is no such point."""
+        part, position = self._position(number)
         if part is not self._parts[0]:
-            return None  # in a frame, whose places are not the screen's
-        found = await _unless_gone(part.handle.evaluate(_AIM, place))
-        return pair(found) if found is not None else None
+            return None  # in a frame, whose coordinates are not the screen's
+        point = await _unless_gone(part.handle.evaluate(_AIM, position))
+        return pair(point) if point is not None else None
 
-    def _place(self, number: int) -> tuple[Part, int]:
+    def _position(self, number: int) -> tuple[Part, int]:
         for part in self._parts:
-            place = number - part.first - 1
-            if 0 <= place < part.seen["found"]:
-                return part, place
+            position = number - part.first - 1
+            if 0 <= position < part.seen["found"]:
+                return part, position
         raise ToolError(
             f"there is no element {number}; they are numbered 1 to {self.elements}", kind="no_element"
         )
 
-    def told(self) -> dict[str, Json]:
-        """For the record: how much was seen, and how much of it was told. What was not walked was not counted."""
+    def as_record(self) -> dict[str, Json]:
+        """For the record: how much of the page was read, and how much of it was listed; only where it was walked."""
         if not self._walked:
             return {"frames": len(self._parts)}
         return {
@@ -204,20 +205,22 @@ class PageSnapshot:
         }
 
 
-async def look(page: Page, caps: Caps, holders: Holders) -> PageSnapshot:
-    """Look at the page and the frames in it. A frame that goes away meanwhile is left out; the page itself raises."""
+async def take_snapshot(page: Page, caps: SnapshotLimits, holders: ElementHolders) -> PageSnapshot:
+    """A snapshot of the page and its frames. A frame that goes away meanwhile is left out; if the page does, this raises."""
     parts = [await _part(page.main_frame, caps, 0, caps.max_chars, holders)]
     left = caps.max_chars - sum(len(text) + 1 for text, _ in parts[0].seen["lines"])
     for frame in page.frames[1:MAX_FRAMES]:
-        found = parts[-1].first + parts[-1].seen["found"]
-        part = await _inner(frame, caps, found, left, holders)
+        first = parts[-1].first + parts[-1].seen["found"]
+        part = await _inner(frame, caps, first, left, holders)
         if part is not None:
             parts.append(part)
             left -= sum(len(text) + 1 for text, _ in part.seen["lines"])
     return PageSnapshot(parts, walked=caps.walk)
 
 
-async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holders) -> Part | None:
+async def _inner(
+    frame: Frame, caps: SnapshotLimits, first: int, left: int, holders: ElementHolders
+) -> Part | None:
     from playwright.async_api import Error
 
     if left < 100:
@@ -236,7 +239,9 @@ async def _inner(frame: Frame, caps: Caps, first: int, left: int, holders: Holde
         return None
 
 
-async def _part(frame: Frame, caps: Caps, first: int, max_chars: int, holders: Holders) -> Part:
+async def _part(
+    frame: Frame, caps: SnapshotLimits, first: int, max_chars: int, holders: ElementHolders
+) -> Part:
     bounds = {
         "walk": caps.walk,
         "maxNodes": caps.max_nodes,
@@ -251,7 +256,7 @@ async def _part(frame: Frame, caps: Caps, first: int, max_chars: int, holders: H
 
 
 async def _unless_gone(answer: Awaitable[T]) -> T | None:
-    """What the page answers; None where it has gone on to another document."""
+    """The page's answer; None if it has gone to another document."""
     from playwright.async_api import Error
 
     try:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from windrow.envs.web.network_policy import Guard
+from windrow.envs.web.network_policy import NetworkPolicy
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -49,10 +49,10 @@ def pool_settings(settings: Mapping[str, Any] | PoolSettings) -> PoolSettings:
     """The pool's part of an environment's settings; raises ValueError where one is wrong."""
     if isinstance(settings, PoolSettings):
         settings = {name: getattr(settings, name) for name in POOL_FIELDS}
-    own = {name: value for name, value in settings.items() if name in POOL_FIELDS}
+    pool_part = {name: value for name, value in settings.items() if name in POOL_FIELDS}
     try:
-        found = msgspec.convert(own, PoolSettings, strict=True)
-        Guard(found.allow)
+        converted = msgspec.convert(pool_part, PoolSettings, strict=True)
+        NetworkPolicy(converted.allow)
     except (msgspec.ValidationError, ValueError) as problem:
         raise ValueError(str(problem)) from None
-    return found
+    return converted

@@ -1,4 +1,4 @@
-"""A browser of the pool, and the places in it: contexts, each for one lease at a time."""
+"""A browser of the pool, and its contexts, each of which serves one lease at a time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CLOSE_S = 10.0  # for a browser or a context to close politely
 
 
 def expire(limit: asyncio.Timeout) -> None:
-    """Let a time limit end now, unless it just has."""
+    """End a time limit now, unless it has just expired."""
     if not limit.expired():
         limit.reschedule(asyncio.get_running_loop().time())
 
 
-class Member:
-    """A browser, and what it is busy with."""
+class PooledBrowser:
+    """A browser with its leases and the contexts that it keeps for later ones."""
 
     def __init__(self, chromium: Chromium) -> None:
         self.chromium = chromium
@@ -37,15 +37,17 @@ class Member:
         self.crashes = 0
         self.busy = 0  # leases, and contexts that are being made for one
         self.leases: set[Lease] = set()
-        self.kept: list[tuple[str, Place]] = []  # for the next lease with that `reuse`; the oldest first
+        self.kept: list[
+            tuple[str, PooledContext]
+        ] = []  # for the next lease with that `reuse`; the oldest first
         self.retired: str | None = None  # why it gets no new leases
-        self.gone: BrowserGone | None = None  # once it is
+        self.gone: BrowserGone | None = None  # the reason, once it is gone
         self._waiting: set[asyncio.Timeout] = set()
         self.weighed = self.asked = self.born
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[None]:
-        """A time limit that ends early when the browser dies: not every call of Playwright then ends by itself."""
+        """A time limit that ends early when the browser dies: some calls of Playwright would not end by themselves."""
         async with asyncio.timeout(seconds) as waiting:
             self._waiting.add(waiting)
             try:
@@ -54,37 +56,43 @@ class Member:
                 self._waiting.discard(waiting)
 
     def end(self, why: str) -> None:
-        """Tell all who have to do with it."""
+        """Mark it as gone, and end its leases and all waits for it."""
         self.gone = BrowserGone(f"the browser {self.chromium.where} {why}")
         for lease in self.leases:
             lease.end(self.gone)
         for waiting in self._waiting:
             expire(waiting)
 
-    def take(self, reuse: str | None) -> Place | None:
-        """A context that an earlier lease has left for this one."""
-        for at, (name, place) in enumerate(self.kept):
+    def take(self, reuse: str | None) -> PooledContext | None:
+        """A kept context of an earlier lease with the same `reuse`, if there is one."""
+        for at, (name, pooled) in enumerate(self.kept):
             if name == reuse:
                 del self.kept[at]
-                return place
+                return pooled
         return None
 
     def keeps(self, reuse: str | None) -> bool:
         return any(name == reuse for name, _ in self.kept)
 
 
-class Place:
-    """A context with its page, before, during and between leases."""
+class PooledContext:
+    """A context with its page and its proxy, which outlives a lease if it is kept for another."""
 
-    def __init__(self, member: Member, context: BrowserContext, page: Page, gate: SocksProxy | None) -> None:
+    def __init__(
+        self, member: PooledBrowser, context: BrowserContext, page: Page, proxy: SocksProxy | None
+    ) -> None:
         self.member = member
         self.context = context
         self.page = page
-        self.gate = gate
+        self.proxy = proxy
         self.camera = Camera()
 
+    def show(self, page: Page) -> None:
+        """Make `page` the one that remains for the next lease."""
+        self.page = page
+
     async def sweep(self) -> bool:
-        """Leave one page, and no cookies; False where that cannot be done."""
+        """Leave one page, and no cookies; False if that is not possible."""
         try:
             async with self.member.within(CLOSE_S):
                 for page in self.context.pages:
@@ -96,9 +104,9 @@ class Place:
         return not self.page.is_closed()
 
     async def close(self) -> bool:
-        """Nothing of it is left; False where the browser does not close it in time."""
-        if self.gate is not None:
-            self.gate.close()
+        """Close it; False if the browser does not do so in time."""
+        if self.proxy is not None:
+            self.proxy.close()
         if self.member.gone is not None:
             return True
         try:

@@ -1,4 +1,4 @@
-"""What a policy is told: how to act, what it is to do, and what it has done wrong."""
+"""The messages for the policy: instructions, corrections, and the pages that stay in view."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CARE = (
 
 
 def system(options: WebOptions) -> str:
-    """What a policy is told before its task."""
+    """The system message: how to act."""
     lines = [
         "You use a web browser to do a task, one action at a time. After each action you see the page.",
         f"{_SEES[options.observe]} {_CARE}",
@@ -51,12 +51,14 @@ def system(options: WebOptions) -> str:
 
 def signature(name: str, kind: type[Action], pointing: Pointing) -> str:
     """One action in a line: `type(element, text, enter=False): …`."""
-    given = {field.name: field.default for field in msgspec.structs.fields(kind) if not field.required}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(kind) if not field.required}
     bare = (
         {"element", "to"} if pointing != "coordinates" else set(PLACES)
-    )  # without them, it is meant nowhere
+    )  # required, though they have a default
     shown = [
-        field if field not in given or (field in bare and kind in POINTED) else f"{field}={given[field]!r}"
+        field
+        if field not in defaults or (field in bare and kind in POINTED)
+        else f"{field}={defaults[field]!r}"
         for field in fields_of(kind, pointing)
     ]
     return f"{name}({', '.join(shown)}): {kind.__doc__}"
@@ -67,7 +69,7 @@ def example(pointing: Pointing) -> str:
 
 
 def correction(problem: ToolError, options: WebOptions) -> str:
-    """What a policy is told whose reply held no action."""
+    """The answer to a reply without a valid action."""
     if options.actions == "tools":
         again = "Call one of the tools; when the task is done, call answer."
     else:
@@ -75,20 +77,20 @@ def correction(problem: ToolError, options: WebOptions) -> str:
     return f"Nothing was done: {problem}. {again}"
 
 
-def told(text: str) -> dict[str, Any]:
+def user_message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def joined(said: str, page: dict[str, Any], *, apart: bool) -> list[dict[str, Any]]:
-    """What came of an action and the page after it: apart where the page alone is to go out of view later."""
-    if not said:
+def joined(outcome: str, page: dict[str, Any], *, apart: bool) -> list[dict[str, Any]]:
+    """The outcome of an action and the page after it. They are separate messages if pages go out of view later."""
+    if not outcome:
         return [page]
     if apart:
-        return [told(said), page]
+        return [user_message(outcome), page]
     content = page["content"]
     if isinstance(content, str):
-        return [told(f"{said}\n\n{content}")]
-    return [{"role": "user", "content": [{"type": "text", "text": f"{said}\n\n"}, *content]}]
+        return [user_message(f"{outcome}\n\n{content}")]
+    return [{"role": "user", "content": [{"type": "text", "text": f"{outcome}\n\n"}, *content]}]
 
 
 def in_view(messages: Sequence[Message], history: int | None) -> list[tuple[int, int]]:
@@ -110,11 +112,11 @@ def in_view(messages: Sequence[Message], history: int | None) -> list[tuple[int,
 
 
 def page_in(text: str) -> str | None:
-    """The page that a message shows, without what came of the action before it; None where it shows none."""
+    """The page in a message, without the outcome of the action before it; None if there is no page."""
     if text.startswith(PAGE):
         return text
-    _, found, page = text.partition(f"\n\n{PAGE}")
-    return f"{PAGE}{page}" if found else None
+    _, separator, page = text.partition(f"\n\n{PAGE}")
+    return f"{PAGE}{page}" if separator else None
 
 
 def _is_page(message: Message) -> bool:

@@ -1,8 +1,7 @@
-"""Pictures of a page: as it is, or with the numbers of its elements drawn onto it.
+"""Screenshots of a page: as it is, or with the numbers of its elements drawn onto it.
 
-The numbers are drawn in a layer above the page that takes no clicks, and taken away before anything else happens.
-Chromium is asked for a picture without Playwright in between: Playwright's own screenshot is five questions to the page and
-a PNG whose compression takes as long as everything else.
+The numbers are drawn in a layer above the page that takes no clicks, and removed at once. The picture comes directly from
+Chromium: Playwright's own screenshot takes five round trips and a PNG whose compression takes as long as everything else.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 Format = Literal["png", "jpeg"]
 JPEG_QUALITY = 75
 MAX_BYTES = 4_000_000  # of a PNG; one that is larger is taken as JPEG
-FONTS_MS = 3_000  # that text waits for its fonts: so long, Chromium shows none in its place
+FONTS_MS = 3_000  # for fonts: Chromium shows no text before its fonts have loaded, up to this limit
 
 _FONTS = "ms => Promise.race([document.fonts.ready.then(() => 0), new Promise(done => setTimeout(done, ms))])"
 
@@ -65,14 +64,14 @@ class Camera:
         self._sessions: dict[Page, CDPSession] = {}
 
     async def picture(
-        self, page: Page, look: PageSnapshot, *, format: Format, marked: bool = False
+        self, page: Page, snapshot: PageSnapshot, *, format: Format, marked: bool = False
     ) -> Picture:
-        """What is on the screen, fonts included; `marked`: with the numbers of this look."""
+        """The screen after its fonts have loaded; `marked`: with the element numbers of this snapshot."""
         from playwright.async_api import Error
 
-        if look.fonts_loading:
+        if snapshot.fonts_loading:
             await page.evaluate(_FONTS, FONTS_MS)
-        layer = await page.evaluate_handle(_DRAW, look.boxes()) if marked else None
+        layer = await page.evaluate_handle(_DRAW, snapshot.boxes()) if marked else None
         try:
             data, kind = await self._taken(page, format)
         finally:
@@ -97,13 +96,17 @@ class Camera:
 
         session = self._sessions.get(page)
         if session is None:
-            self._sessions = {kept: of for kept, of in self._sessions.items() if not kept.is_closed()}
+            self._sessions = {
+                open_page: session_of_page
+                for open_page, session_of_page in self._sessions.items()
+                if not open_page.is_closed()
+            }
             session = self._sessions[page] = await page.context.new_cdp_session(page)
         try:
-            found = await session.send("Page.captureScreenshot", how)
+            reply = await session.send("Page.captureScreenshot", how)
         except Error:
             self._sessions.pop(
                 page, None
             )  # it may have ended with a renderer; the next picture has a new one
             raise
-        return base64.b64decode(found["data"])
+        return base64.b64decode(reply["data"])

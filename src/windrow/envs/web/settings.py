@@ -1,4 +1,4 @@
-"""The settings of the environment `web`, beside those of its browsers (`settings`)."""
+"""The settings of the environment `web`, without those of its browsers (`pool_settings`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from windrow.config import nearest
 from windrow.envs.web.actions import Pointing
-from windrow.envs.web.page_snapshot import Caps
+from windrow.envs.web.page_snapshot import SnapshotLimits
 from windrow.envs.web.pool_settings import POOL_FIELDS, pool_settings
 from windrow.envs.web.screenshots import Format
 from windrow.records import Json
@@ -21,7 +21,7 @@ Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Count = Annotated[int, Meta(ge=1)]
 Some = Annotated[int, Meta(ge=0)]
 
-# Where something is: no part of the behaviour.
+# Locations: they do not shape behaviour.
 ELSEWHERE = frozenset({"blocklist", "base_url"})
 
 
@@ -62,14 +62,14 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def pointing(self) -> Pointing:
-        """A policy that sees numbers uses them; one that sees the screen may use places."""
+        """A policy that sees numbers uses them; one that sees the screen may use coordinates."""
         if self.observe == "screenshot":
             return "coordinates"
         return "both" if self.observe == "text+screenshot" else "elements"
 
     @property
-    def caps(self) -> Caps:
-        return Caps(
+    def caps(self) -> SnapshotLimits:
+        return SnapshotLimits(
             walk=self.observe != "screenshot",  # which shows neither text nor numbers
             max_chars=self.max_chars,
             max_elements=self.max_elements,
@@ -78,22 +78,22 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def scale(self) -> tuple[float, float]:
-        """What the policy's coordinates are multiplied by to be pixels."""
+        """The factors from the policy's coordinates to pixels."""
         if self.coordinates == "pixels":
             return 1.0, 1.0
         return self.viewport[0] / 1000, self.viewport[1] / 1000
 
 
 def web_options(settings: Mapping[str, Json]) -> WebOptions:
-    """Our part of the settings; ValueError says what is wrong with either part."""
-    known = {*WebOptions.__struct_fields__, *POOL_FIELDS}
+    """The environment's part of the settings; ValueError says what is wrong with either part."""
+    names = {*WebOptions.__struct_fields__, *POOL_FIELDS}
     for name in settings:
-        if name not in known:
-            raise ValueError(f"'web' has no setting {name!r}{nearest(name, sorted(known))}")
+        if name not in names:
+            raise ValueError(f"'web' has no setting {name!r}{nearest(name, sorted(names))}")
     pool_settings(settings)
-    own = {name: value for name, value in settings.items() if name not in POOL_FIELDS}
+    web_part = {name: value for name, value in settings.items() if name not in POOL_FIELDS}
     try:
-        return msgspec.convert(own, WebOptions)
+        return msgspec.convert(web_part, WebOptions)
     except msgspec.ValidationError as problem:
         raise ValueError(str(problem)) from None
 

@@ -1,4 +1,4 @@
-"""The way out of one browser context: a SOCKS5 server that connects to admitted addresses only."""
+"""The network access of one browser context: a SOCKS5 server that connects to admitted addresses only."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import socket
 from typing import cast
 
 from windrow.envs.web.failures import AddressRefused, Unreachable
-from windrow.envs.web.network_policy import Guard, refusal
+from windrow.envs.web.network_policy import NetworkPolicy, refusal
 
 CONNECT_S = 20.0
-KEPT = 20  # refusals that are remembered
+MAX_REFUSED = 20  # refusals that are remembered
 
 
 class SocksProxy:
-    """The way out of one context: a SOCKS5 server on a port of its own. `refused` says what was turned away."""
+    """A SOCKS5 server for one context, on a port of its own. `refused` has the refused addresses."""
 
-    def __init__(self, guard: Guard, *, max_bytes: int) -> None:
-        self.guard = guard
+    def __init__(self, network_policy: NetworkPolicy, *, max_bytes: int) -> None:
+        self.network_policy = network_policy
         self.refused: list[AddressRefused] = []
         self.refusals = 0
         self.unreached: Unreachable | None = None  # the last one
@@ -29,25 +29,25 @@ class SocksProxy:
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> dict[str, str]:
-        """Open it, and return Playwright's proxy option. What `allow` names as a host goes out directly."""
+        """Open it, and return Playwright's proxy option. Hosts that `allow` names are reached directly."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Client(self), "127.0.0.1", 0, backlog=256)
         port = self._server.sockets[0].getsockname()[1]
-        # Chromium would leave out its own machine; Playwright says so too, unless a variable keeps it from that.
-        bypass = ",".join(("<-loopback>", *self.guard.hosts))
+        # By default, Chromium and Playwright do not use a proxy for the loopback interface.
+        bypass = ",".join(("<-loopback>", *self.network_policy.hosts))
         return {"server": f"socks5://127.0.0.1:{port}", "bypass": bypass}
 
     @property
     def spent(self) -> bool:
-        """Whether it was closed because too much came in."""
+        """Whether it was closed because the pages loaded too much."""
         return self.bytes > self._max_bytes
 
     def forget(self) -> None:
-        """Count from nothing: for another lease."""
+        """Reset the counts, for another lease."""
         self.refused, self.refusals, self.unreached, self.bytes = [], 0, None, 0
 
     def close(self) -> None:
-        """Nothing goes out any more."""
+        """Close the server and every connection."""
         if self._server is not None:
             self._server.close()
         for task in self._connecting:
@@ -57,11 +57,11 @@ class SocksProxy:
 
     def refuse(self, problem: AddressRefused) -> None:
         self.refusals += 1
-        self.refused[KEPT - 1 :] = ()
+        self.refused[MAX_REFUSED - 1 :] = ()
         self.refused.append(problem)
 
     def count(self, size: int) -> None:
-        """Bytes that came in. Over the limit, everything is closed, and stays so."""
+        """Count received bytes. Above the limit, the proxy is closed for good."""
         self.bytes += size
         if self.bytes > self._max_bytes:
             self.refuse(
@@ -99,11 +99,13 @@ class SocksProxy:
     async def _reach(self, client: _Client, host: str, port: int) -> _Upstream:
         """A connection to the first of the host's addresses that is admitted and answers."""
         loop = asyncio.get_running_loop()
-        named = self.guard.names(host, port)
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        each = dict.fromkeys(str(where[0]) for *_, where in found)
+        named = self.network_policy.names(host, port)
+        resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        candidates = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in resolved)
         addresses = [
-            one for one in each if named or self.guard.admits(ipaddress.ip_address(one.partition("%")[0]))
+            address_text
+            for address_text in candidates
+            if named or self.network_policy.admits(ipaddress.ip_address(address_text.partition("%")[0]))
         ]
         if not addresses:
             raise refusal(host, port)
@@ -123,17 +125,17 @@ _DONE, _NOT_ALLOWED, _UNREACHABLE, _NOT_SUPPORTED = 0, 2, 4, 7
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 
 
-class _Side(asyncio.Protocol):
-    """One end of a connection that is passed on: it reads no faster than the other end writes."""
+class _Connection(asyncio.Protocol):
+    """One side of a proxied connection. It reads no faster than the other side writes."""
 
-    def __init__(self, gate: SocksProxy) -> None:
-        self.gate = gate
+    def __init__(self, proxy: SocksProxy) -> None:
+        self.proxy = proxy
         self.transport: asyncio.Transport | None = None
-        self.other: _Side | None = None
+        self.other: _Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.gate.opened(self.transport)
+        self.proxy.opened(self.transport)
 
     def write(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -156,33 +158,33 @@ class _Side(asyncio.Protocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         if self.transport is not None:
-            self.gate.closed(self.transport)
+            self.proxy.closed(self.transport)
         if self.other is not None and self.other.transport is not None:
             self.other.transport.close()
 
 
-class _Upstream(_Side):
-    def __init__(self, gate: SocksProxy, client: _Client) -> None:
-        super().__init__(gate)
+class _Upstream(_Connection):
+    def __init__(self, proxy: SocksProxy, client: _Client) -> None:
+        super().__init__(proxy)
         self.other = client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        self.transport.pause_reading()  # until the browser knows that it is connected
+        self.transport.pause_reading()  # until the browser has been answered
 
     def data_received(self, data: bytes) -> None:
-        self.gate.count(len(data))
+        self.proxy.count(len(data))
         assert self.other is not None
         self.other.write(data)
 
 
-class _Client(_Side):
-    """The browser's end: a greeting, one wish, and then bytes."""
+class _Client(_Connection):
+    """The browser's side: a greeting, one request, and then data."""
 
-    def __init__(self, gate: SocksProxy) -> None:
-        super().__init__(gate)
-        self._said = bytearray()
+    def __init__(self, proxy: SocksProxy) -> None:
+        super().__init__(proxy)
+        self._received = bytearray()
         self._greeted = False
         self._asked = False
 
@@ -190,8 +192,8 @@ class _Client(_Side):
         if self.other is not None:
             self.other.write(data)
             return
-        self._said += data
-        if len(self._said) > 600:
+        self._received += data
+        if len(self._received) > 600:
             self._hang_up()
         elif not self._greeted:
             self._greet()
@@ -199,7 +201,7 @@ class _Client(_Side):
             self._ask()
 
     def answer(self, code: int) -> None:
-        """How the wish went; anything but _DONE is the end of it."""
+        """Answer the request; every code but _DONE ends the connection."""
         self.write(bytes((_VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0)))
         if code != _DONE:
             self._hang_up()
@@ -215,43 +217,43 @@ class _Client(_Side):
         upstream.transport.resume_reading()
 
     def _greet(self) -> None:
-        if len(self._said) < 2 or len(self._said) < 2 + self._said[1]:
+        if len(self._received) < 2 or len(self._received) < 2 + self._received[1]:
             return
-        methods = self._said[2 : 2 + self._said[1]]
-        if self._said[0] != _VERSION or _NO_LOGIN not in methods:
+        methods = self._received[2 : 2 + self._received[1]]
+        if self._received[0] != _VERSION or _NO_LOGIN not in methods:
             self._hang_up()
             return
-        del self._said[: 2 + self._said[1]]
+        del self._received[: 2 + self._received[1]]
         self._greeted = True
         self.write(bytes((_VERSION, _NO_LOGIN)))
 
     def _ask(self) -> None:
-        wish = _read_wish(bytes(self._said))
-        if wish is None:
+        request = _read_request(bytes(self._received))
+        if request is None:
             return
         self._asked = True
-        if isinstance(wish, int):
-            self.answer(wish)
+        if isinstance(request, int):
+            self.answer(request)
         else:
-            self.gate.connect(self, *wish)
+            self.proxy.connect(self, *request)
 
     def _hang_up(self) -> None:
         if self.transport is not None:
             self.transport.close()
 
 
-def _read_wish(said: bytes) -> tuple[str, int] | int | None:
-    """Host and port; an error's code; None while there is more to come."""
-    if len(said) < 5:
+def _read_request(received: bytes) -> tuple[str, int] | int | None:
+    """Host and port, or an error code; None while the request is incomplete."""
+    if len(received) < 5:
         return None
-    if said[0] != _VERSION or said[1] != _CONNECT:
+    if received[0] != _VERSION or received[1] != _CONNECT:
         return _NOT_SUPPORTED
-    size = {_IPV4: 4, _NAME: 1 + said[4], _IPV6: 16}.get(said[3])
+    size = {_IPV4: 4, _NAME: 1 + received[4], _IPV6: 16}.get(received[3])
     if size is None:
         return _NOT_SUPPORTED
-    if len(said) < 4 + size + 2:
+    if len(received) < 4 + size + 2:
         return None
-    where, port = said[4 : 4 + size], int.from_bytes(said[4 + size : 6 + size], "big")
-    if said[3] == _NAME:
+    where, port = received[4 : 4 + size], int.from_bytes(received[4 + size : 6 + size], "big")
+    if received[3] == _NAME:
         return where[1:].decode("ascii", "replace").strip("[]"), port
     return str(ipaddress.ip_address(where)), port

@@ -1,8 +1,8 @@
-"""When a page has come to rest: no fixed sleeps, but conditions with caps, each wait recorded.
+"""Waits until a page is at rest: by conditions with time limits instead of fixed sleeps. Each wait is recorded.
 
-After an action the page may fetch something, go to another document, or change itself. It is at rest when nothing
-that began since is still under way, its document is loaded, and its DOM has been still for a moment. A page that never
-rests is looked at when the cap is reached, and the record says so.
+After an action the page may fetch something, go to another document, or change itself. It is at rest when no request that
+began since is still under way, its document is loaded, and its DOM has not changed for a moment. A page that never rests is
+observed when the time limit is reached, and the record says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Do = Callable[..., Any]  # a lease's: (stage, command of a page, seconds=…)
 Mark = frozenset["Request"]
 RESTLESS_S = 1.0  # a page that changes all the time, such as a clock, is waited for no longer
 
-# What a page waits for itself; pictures, fonts and beacons may come later.
+# A page itself waits for these; pictures, fonts and beacons may come later.
 AWAITED = frozenset({"document", "xhr", "fetch", "script", "stylesheet"})
 
 _QUIET = """(quietMs, capMs) => new Promise(resolve => {
@@ -47,14 +47,14 @@ class Departed(Exception):
     """The page has left its document, and the next one is not there yet."""
 
 
-class Waited(msgspec.Struct, frozen=True):
-    """How long one condition was waited for, and whether it came."""
+class WaitRecord(msgspec.Struct, frozen=True):
+    """One wait: its condition, its duration, and whether the condition came true."""
 
     what: str
     seconds: float
     reached: bool
 
-    def told(self) -> Json:
+    def as_record(self) -> Json:
         return {"what": self.what, "seconds": round(self.seconds, 4), "reached": self.reached}
 
 
@@ -83,19 +83,19 @@ class Traffic:
             page.remove_listener("framenavigated", self._navigated)
 
     def mark(self) -> Mark:
-        """What is under way now, and so no consequence of what is done next."""
+        """The requests that are under way now, and so are no consequence of the next action."""
         return frozenset(self._under_way)
 
     def since(self, mark: Mark, page: Page) -> bool:
-        """Whether something that this page began after `mark` is still under way."""
+        """Whether a request that this page began after `mark` is still under way."""
         return any(request not in mark and _of(request, page) for request in self._under_way)
 
     def loading(self, page: Page) -> bool:
-        """Whether the page is between two documents: until the next one comes, Chromium lets nobody look at it."""
+        """Whether the page is between two documents: Chromium does not answer until the next one comes."""
         return any(_frame(request) == page.main_frame for request in self._unanswered)
 
     async def asked(self, page: Page, question: Awaitable[T]) -> T:
-        """What the page answers; Departed as soon as it is between two documents, since then it does not answer."""
+        """The page's answer; Departed as soon as it is between two documents, since then there is none."""
         answer = asyncio.ensure_future(question)
         leaving = asyncio.ensure_future(self._until(lambda: self.loading(page)))
         try:
@@ -122,14 +122,14 @@ class Traffic:
         return True
 
     def _navigated(self, frame: Frame) -> None:
-        """A frame has another document, or a part of the same one: whether that is loaded is asked again."""
+        """A frame has gone to another document, or to a part of the same one: the page may no longer be loaded."""
         page = frame.page
         if page in self._loaded:
             self._loaded.discard(page)
             page.remove_listener("framenavigated", self._navigated)
 
     async def rest(self, mark: Mark, page: Page, cap_s: float) -> bool:
-        """Wait until nothing is under way that began after `mark`, at most `cap_s`."""
+        """Wait until no request that began after `mark` is under way, at most `cap_s`."""
         try:
             async with asyncio.timeout(cap_s):
                 await self._until(lambda: not self.since(mark, page))
@@ -143,7 +143,7 @@ class Traffic:
             await changed.wait()
 
     def _tell(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wake the tasks that wait for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -172,7 +172,7 @@ def _of(request: Request, page: Page) -> bool:
 
 
 def _frame(request: Request) -> Frame | None:
-    """None where it is a service worker's, or of a tab that is being opened."""
+    """None for a request of a service worker or of a tab that is being opened."""
     from playwright.async_api import Error
 
     try:
@@ -182,11 +182,11 @@ def _frame(request: Request) -> Frame | None:
 
 
 class Waits:
-    """What was waited for during one step."""
+    """The waits of one step."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.done: list[Waited] = []
+        self.done: list[WaitRecord] = []
 
     async def settle(
         self,
@@ -199,9 +199,9 @@ class Waits:
         cap_s: float,
         stuck_s: float,
     ) -> bool:
-        """Wait until the page is at rest, at most `cap_s`; whether it is. Only what is asked of the page is `do`ne.
+        """Wait until the page is at rest, at most `cap_s`; returns whether it is. Only questions to the page go through `do`.
 
-        A page that is stuck does not even look at its clock: it has `stuck_s` beyond its cap.
+        A stuck page cannot keep the limit itself: it gets `stuck_s` more.
         """
         deadline = self._clock() + cap_s
         while (left := deadline - self._clock()) > 0:
@@ -228,17 +228,17 @@ class Waits:
         try:
             reached = await wait
         finally:
-            self.done.append(Waited(what, self._clock() - began, bool(reached)))
+            self.done.append(WaitRecord(what, self._clock() - began, bool(reached)))
         return reached
 
     def taken(self) -> list[Json]:
-        """What was waited for since this was last asked, for the record."""
+        """The waits since the last call, for the record."""
         done, self.done = self.done, []
-        return [wait.told() for wait in done]
+        return [wait.as_record() for wait in done]
 
 
 async def _still(page: Page, *, traffic: Traffic, quiet_s: float, cap_s: float) -> bool | None:
-    """Whether the DOM came to rest; None where the document went away meanwhile: then the next one is to be asked."""
+    """Whether the DOM came to rest; None if the document went away meanwhile: then the next one is asked."""
     from playwright.async_api import Error
 
     try:
@@ -254,9 +254,9 @@ async def _still(page: Page, *, traffic: Traffic, quiet_s: float, cap_s: float) 
 
 def went_away(problem: Exception) -> bool:
     """Whether a page could not answer because it went on to another document."""
-    said = str(problem)
+    message = str(problem)
     return (
-        "context was destroyed" in said
-        or "because of a navigation" in said
-        or "frame was detached" in said.lower()
+        "context was destroyed" in message
+        or "because of a navigation" in message
+        or "frame was detached" in message.lower()
     )

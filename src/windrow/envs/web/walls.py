@@ -1,7 +1,7 @@
-"""Walls: pages that a site shows to robots in place of the one that was asked for.
+"""Walls: pages that a site shows to robots instead of the requested one.
 
 A page is a wall when the server refused it (403, 429), or when it is a short page that asks for a proof of being human
-or says that access is denied. A captcha in a page that has something else to say, such as a form, is none.
+or says that access is denied. A captcha in a page with other content, such as a form, is no wall.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from windrow.records import Json
 Kind = Literal["refused", "captcha", "bot_wall"]
 
 REFUSALS = (403, 429)
-WALL_CHARS = 2_000  # a page with more text than this has something to say
+WALL_CHARS = 2_000  # a page with more text than this has content of its own
 CAPTCHA_CHARS = 600
 _TITLES = re.compile(
     r"^(just a moment|attention required|access denied|access to this page has been denied|pardon our interruption|"
@@ -41,17 +41,17 @@ class Wall(msgspec.Struct, frozen=True):
     url: str
     why: str
 
-    def told(self) -> Json:
+    def as_record(self) -> Json:
         return {"kind": self.kind, "url": self.url, "why": self.why}
 
 
-def wall(look: PageSnapshot) -> Wall | None:
-    """The wall that this page is, if it is one."""
-    if look.status in REFUSALS:
-        return Wall("refused", look.url, f"HTTP {look.status}")
-    if look.captcha and look.text_chars <= CAPTCHA_CHARS:
-        return Wall("captcha", look.url, "a captcha, and little else")
-    if look.text_chars > WALL_CHARS:
+def wall(snapshot: PageSnapshot) -> Wall | None:
+    """The wall on this page, if there is one."""
+    if snapshot.status in REFUSALS:
+        return Wall("refused", snapshot.url, f"HTTP {snapshot.status}")
+    if snapshot.captcha and snapshot.text_chars <= CAPTCHA_CHARS:
+        return Wall("captcha", snapshot.url, "a captcha, and little else")
+    if snapshot.text_chars > WALL_CHARS:
         return None
-    found = _TITLES.match(look.title.strip()) or _PHRASES.search(look.beginning)
-    return Wall("bot_wall", look.url, short(found[0], 80)) if found else None
+    match = _TITLES.match(snapshot.title.strip()) or _PHRASES.search(snapshot.beginning)
+    return Wall("bot_wall", snapshot.url, short(match[0], 80)) if match else None
