@@ -172,7 +172,7 @@ class Collected(AsyncIterator[Item], Generic[Item]):
     async def __anext__(self) -> Item:
         if self._run is None:
             resolved = self._resolved()
-            await _abandoned_run_ended(resolved.out)
+            await _abandoned_runs_ended(resolved.out)
             collection = self._opened(resolved)
             callbacks = Callbacks(collection.warn, *self._callbacks)
             self._run = _Run(collection, callbacks, self._wanted, aggregate=self._aggregate)
@@ -249,20 +249,19 @@ class _Run:
 _running: set[_Run] = set()
 
 
-async def _abandoned_run_ended(path: Path) -> None:
-    """Wait for a run in the same directory whose loop was left: it holds the lock until it has ended.
+async def _abandoned_runs_ended(path: Path) -> None:
+    """Wait for runs whose loop was left: they hold their locks until they have ended.
 
     The interpreter closes a generator that was left, such as one around `collect`, a few turns of the loop later; so a run
-    that nobody seems to have dropped is given some turns. One that is still read then is refused by its lock.
+    in `path` that nobody seems to have dropped is given some turns. One that is still read then is refused by its lock.
     """
     for _ in range(TURNS_TO_LEAVE):
-        run = next((run for run in _running if run.holds(path)), None)
-        if run is None:
+        await asyncio.sleep(0)  # a run that was dropped just now is leaving afterwards
+        loop = asyncio.get_running_loop()
+        if leaving := [run.leaving for run in _running if run.leaving and run.leaving.get_loop() is loop]:
+            await asyncio.wait(leaving)
+        if not any(run.holds(path) for run in _running):
             return
-        if run.leaving is not None:
-            await asyncio.wait({run.leaving})
-            return
-        await asyncio.sleep(0)
 
 
 def _overrides(
