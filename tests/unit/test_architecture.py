@@ -71,3 +71,30 @@ def test_every_dependency_is_pinned() -> None:
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+SOURCE = ROOT / "src/windrow"
+PACKAGES = sorted(SOURCE.rglob("__init__.py"))
+# In the docstrings of packages: names of other things than modules.
+NOT_MODULES = {
+    "auto",
+    "collect",
+    "failed_only",
+    "http_client",
+    "native",
+    "rescore",
+    "tokens",
+    "web",
+    "where",
+    "windrow",
+}
+
+
+@pytest.mark.parametrize("init", PACKAGES, ids=lambda path: path.parent.name)
+def test_every_package_says_what_belongs_in_it_and_names_only_modules_that_exist(init: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(init.read_text())) or ""
+    assert len(re.findall(r"[.:](?:\s|$)", docstring)) > 1, "one sentence does not say what belongs elsewhere"
+    named = set(re.findall(r"`([a-z_/]+?)(?:\.py|/)?`", docstring)) - NOT_MODULES
+    places = [folder / name for name in named for folder in (init.parent, init.parent.parent, SOURCE)]
+    there = {place.name for place in places if place.is_dir() or place.with_suffix(".py").is_file()}
+    assert sorted(name for name in named if Path(name).name not in there) == []
