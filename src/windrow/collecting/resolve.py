@@ -89,7 +89,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worker_spec(self) -> WorkerSpec:
-        """This run's world in words, for other processes."""
+        """The description from which another process can make the same run context."""
         return WorkerSpec(
             run=self.run,
             origins=self.loaded.origins,
@@ -112,7 +112,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(loaded: LoadedConfig, overrides: Overrides | None = None) -> ResolvedRun:
-    """The run that a configuration describes. `overrides` are objects that take the place of what it names."""
+    """The run that a configuration describes. `overrides` are objects that replace what it names."""
     for text in loaded.run.track:
         parse_track(text)
     redactor = Redactor()

@@ -1,4 +1,8 @@
-"""The world of a run: who answers, in which environment, driven by whom, judged how, within which limits."""
+"""The run context: what all episodes of a run share, and what a task's row changes of it.
+
+It holds the policy, the environment, the agent, the tools, the scorers and the limits; `components` makes them from a
+configuration. A row may name an environment, an agent, sampling or limits of its own: `task_setup` is what applies to a task.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ class Model(msgspec.Struct, frozen=True):
     backoff_s: float = 0.5
     price: Price | None = None
     capture: Capture = "text"  # the most that it is asked to give of a reply
-    observe: CallObserver | None = None  # is told of every try of a call
+    observe: CallObserver | None = None  # is called with the outcome of every try of a call
 
     async def open(self, notify: Callable[[str], None], *, top_logprobs: int = 0) -> None:
         """Open the policy for what will be asked of it."""
@@ -94,6 +98,8 @@ def priced(usage: Usage | None, price: Price | None) -> Usage | None:
 
 
 class RunContext:
+    """What all episodes of a run share. `open` comes before the first episode, `close` after the last."""
+
     def __init__(
         self,
         *,
@@ -131,14 +137,14 @@ class RunContext:
         self._capture = capture
         self.top_logprobs = top_logprobs
         self.env = env  # the run's own; a row may name another
-        self.player = Model(policy, sampling or {}, call_retries, backoff_s, price, self.capture(env))
+        self.policy_model = Model(policy, sampling or {}, call_retries, backoff_s, price, self.capture(env))
         self._redact = redact
         self.agent_name = name_of(agent)
         self._env_settings = env_settings or {}
         self._seating = seating or Seating()
-        self._agent = agent
+        self._agent_type = agent
         self._agent_settings = agent_settings or {}
-        self._player = agent(self._agent_settings)
+        self._agent = agent(self._agent_settings)  # one for all episodes
         self._scorers = tuple(scorers)
         self._sampling = sampling or {}
         self._forced = forced_sampling
@@ -149,15 +155,13 @@ class RunContext:
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
 
     def observed_by(self, observe: CallObserver) -> RunContext:
-        """The same context, with `observe` told of every try of a call to the policy."""
-        observed = copy.copy(
-            self
-        )  # the episodes' setups stay shared, so that `close` of either sees them all
-        observed.player = msgspec.structs.replace(self.player, observe=observe)
+        """The same context, in which `observe` is called with every try of a call to the policy."""
+        observed = copy.copy(self)  # the episode setups stay shared: `close` of either sees them all
+        observed.policy_model = msgspec.structs.replace(self.policy_model, observe=observe)
         return observed
 
     def task_setup(self, task: Task) -> TaskSetup:
-        """Made once a task as a rule: the samples of a task start one after another."""
+        """What applies to every attempt at a task. The last one is kept, since the samples of a task start one after another."""
         last, setup = self._last_setup
         if last is not task or setup is None:
             episode = self.episode_setup(task)
@@ -173,8 +177,9 @@ class RunContext:
         return setup
 
     def episode_setup(self, task: Task) -> EpisodeSetup:
+        """Who takes part in a task's episode. Tasks that ask for the same share one setup."""
         row = task.data or {}
-        own = (own_env(row), task.get("agent"), self._agent.called(self._agent_settings, row))
+        own = (own_env(row), task.get("agent"), self._agent_type.called(self._agent_settings, row))
         setup = self._episode_setups.get(own)
         if setup is None:
             setup = self._episode_setups[own] = self._make_episode_setup(*own)
@@ -221,15 +226,15 @@ class RunContext:
     ) -> None:
         """Called once before the first episode; raises EndpointError when a model cannot serve the run.
 
-        `notify` is told what the user should know of an endpoint while the run goes on. `blobs` keeps large bytes, such as
+        `notify` is called with what the user should know of an endpoint while the run goes on. `blobs` keeps large bytes, such as
         images, of the run; the default keeps them in memory.
         """
         self.blobs = blobs or self.blobs
-        await self.player.open(notify, top_logprobs=self.top_logprobs)
+        await self.policy_model.open(notify, top_logprobs=self.top_logprobs)
         for model in self.models.values():
             await model.open(notify)
         await self.toolbox.open()
-        await self._player.open(notify)
+        await self._agent.open(notify)
 
     async def close(self) -> None:
         """Called once, after the last episode, also when `open` failed."""
@@ -238,13 +243,13 @@ class RunContext:
             for model in self.models.values():
                 stack.push_async_callback(model.policy.close)
             stack.push_async_callback(self.toolbox.close)
-            stack.push_async_callback(self._player.close)
+            stack.push_async_callback(self._agent.close)
             shared = {setup.env: setup.env_settings for setup in self._episode_setups.values()}
             for env, settings in shared.items():
                 stack.push_async_callback(env.finish, settings)
 
     def capture(self, env: type[BaseEnv]) -> Capture:
-        """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
+        """How much is kept of an episode's tokens: as the run is configured, else the environment's default, else the policy's."""
         usual = env.capture or self.policy.default_capture
         return capture_level(self._capture, usual, top=self.top_logprobs)
 
@@ -259,10 +264,10 @@ class RunContext:
         env, settings, seating = self.env, self._env_settings, self._seating
         if env_name is not None and env_name != name_of(env):
             env, settings, seating = find_env(env_name), {}, Seating()
-        agent, called = self._player, called or self.agent_name
+        agent, called = self._agent, called or self.agent_name
         if agent_name is not None and agent_name != self.agent_name:
-            found = find_agent(agent_name)
-            agent, called = found({}), name_of(found)
+            row_agent = find_agent(agent_name)
+            agent, called = row_agent({}), name_of(row_agent)
         scorers = tuple(scorer for scorer in self._scorers if scorer.env in (None, name_of(env)))
         return EpisodeSetup(
             env=env,

@@ -108,7 +108,7 @@ class Workers:
             await worker.stop()
 
     def _pass_warning_on(self, worker: WorkerProcess, text: str) -> None:
-        """What several workers find out is told once."""
+        """Pass a warning on, unless another worker has given the same one."""
         if self._warned.setdefault(text, worker) is worker:
             self._warn(text)
 
@@ -185,7 +185,7 @@ def _error(report: Failed) -> WindrowError:
 
 
 def divided(spec: WorkerSpec, count: int) -> WorkerSpec:
-    """The recipe of one of `count` workers: each keeps to its part of what the endpoint takes in a minute."""
+    """The spec for each of `count` workers, which share the rate limits of the endpoint equally."""
     policy = spec.run.policy
     parts = {
         name: rate / count

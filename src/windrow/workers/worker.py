@@ -1,4 +1,4 @@
-"""A worker: the world of a recipe, a segment of the run's log, and the slots that its parent leases to it.
+"""The program of a worker process: it runs the slots that its parent leases to it, and commits to a log segment of its own.
 
 It never outlives its parent: the kernel kills it then (`util/reaper.py`), or the closed socket ends it where kernels cannot.
 """
@@ -84,7 +84,7 @@ class _Worker:
         self._finish = asyncio.Event()
 
     async def run(self, orders: AsyncIterator[Order]) -> None:
-        """Open the world and the segment, then play what is leased, until the parent says that it is enough."""
+        """Open the run context and the segment, then run what is leased, until the parent says that it is enough."""
         start = self._start
         context = context_of(start.spec, self._redactor)
         directory = RunDirectory(Path(start.run), writer=start.writer, lock=start.lock)
@@ -182,7 +182,7 @@ class _Worker:
         )
 
     def _without_secrets(self, rollout: Rollout) -> Rollout:
-        """As it stands in the log: the parent does not know what environments have concealed here."""
+        """As it stands in the log: the parent does not know the secrets that environments have named here."""
         line = encode(rollout)
         clean = self._redactor.line(line)
         return rollout if clean is line else decode_rollout(clean)
