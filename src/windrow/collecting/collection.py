@@ -12,7 +12,7 @@ import msgspec
 
 from windrow.collecting.compatibility import redo_under_way, with_rank
 from windrow.collecting.resolve import ResolvedRun
-from windrow.engine.context import Sink
+from windrow.engine.commit_queue import Sink
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.envs.scoring import GroupScorer

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
 
 import msgspec
 
@@ -27,7 +26,6 @@ from windrow.records import (
     Capture,
     Json,
     PolicyRecord,
-    Rollout,
     Task,
     Usage,
 )
@@ -37,12 +35,6 @@ from windrow.tasks.prompts import PromptTemplate
 from windrow.tasks.row_formats import limits_of, own_env, sampling_of
 from windrow.tools.toolbox import Toolbox
 from windrow.util.blobs import Blobs, MemoryBlobs
-
-
-class Sink(Protocol):
-    """Where finished attempts go. `commit` returns when they are durable."""
-
-    async def commit(self, rollouts: Sequence[Rollout]) -> None: ...
 
 
 class EpisodeSetup(msgspec.Struct, frozen=True, kw_only=True):
