@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from windrow.collecting.collection import mark_attempt
 from windrow.collecting.events import EventStream, GroupReady, ProgressChanged, RolloutReady
 from windrow.collecting.grading import CollectGrading, is_graded
 from windrow.engine.commit_queue import FinishedAttempt, awaits_grading
@@ -60,7 +59,7 @@ class Delivery:
         for finished in batch:
             if self._groups is not None:
                 self._groups.touch(finished.slot)
-            mark_attempt(self._resume_state, finished.slot, finished.outcomes)
+            self._resume_state.add_attempt(finished.slot, finished.outcomes)
         if self.wants_rollouts or self._events.wants(ProgressChanged) or self._events.wants(GroupReady):
             return batch
         remaining = []
