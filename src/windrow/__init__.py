@@ -5,7 +5,8 @@
     async for rollout in windrow.collect("tasks.jsonl", model="m", base_url="http://localhost:8000/v1", samples=4):
         print(rollout.id, rollout.reward)
 
-Nothing heavy is imported until it is used.
+Nothing heavy is imported until it is used. Each package says in its `__init__` what belongs in it; to follow a call, begin
+with `collecting`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Identity is content: digests of rows, ids of rollouts, fingerprints of what shapes them.
 
 No id depends on position, time, port, path or concurrency: two machines that collect the same thing name it the
-same. `docs/file-format.md` has the recipe.
+same. `docs/file-format.md` says how each is computed.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ import msgspec
 
 from windrow.collecting.compatibility import redo_under_way, with_rank
 from windrow.collecting.resolve import ResolvedRun
-from windrow.engine.context import Sink
-from windrow.engine.outcome import Outcome
+from windrow.engine.commit_queue import Sink
 from windrow.engine.progress import Progress
 from windrow.envs.scoring import GroupScorer
 from windrow.errors import WindrowError
@@ -21,7 +20,6 @@ from windrow.grading.groups import Groups
 from windrow.records import Rollout
 from windrow.registry import name_of
 from windrow.stats.metrics import Metrics, measure_run, unchanged_metrics, write_metrics
-from windrow.store.folding import is_ungraded
 from windrow.store.judgements import Judgements
 from windrow.store.rank_progress import RankShare
 from windrow.store.reader import RunReader
@@ -31,7 +29,7 @@ from windrow.store.sinks import GradingSink
 from windrow.tasks.plan import Ledger, Plan, Slot, TaskList
 from windrow.tasks.sharding import Part
 
-BAD_LINES_TOLD = 10
+BAD_LINES_SHOWN = 10
 
 Warn = Callable[[str], None]
 
@@ -122,7 +120,7 @@ class Collection:
     def warn_of_lines(self, messages: Iterable[str]) -> None:
         """Warn of bad lines: the first few, and how many more there are."""
         remaining = iter(messages)
-        for message in itertools.islice(remaining, BAD_LINES_TOLD):
+        for message in itertools.islice(remaining, BAD_LINES_SHOWN):
             self.warn(message)
         if more := sum(1 for _ in remaining):
             self.warn(f"{more:,} more such lines are left out")
@@ -138,7 +136,7 @@ class Collection:
         await self.sink.commit((rollout,))
         if self.groups is not None:
             self.groups.touch(slot)
-        mark_attempt(self.resume_state, slot, (rollout,))
+        self.resume_state.add_attempt(slot, (rollout,))
 
     def save(self) -> Summary:
         """Write into run.json how far the run is."""
@@ -196,7 +194,7 @@ class Collection:
         counts = {
             name: int(getattr(summary, name)) for name in ("planned", "done", "failed", "pending", "ungraded")
         }
-        with self.directory.agreeing():
+        with self.directory.shared_files_locked():
             manifest = msgspec.structs.replace(self.directory.manifest, agents=dict(self._planned_by_agent))
             redo = redo_under_way(self.resolved, manifest) if summary.pending else None
             if self.resolved.rank is None:
@@ -238,18 +236,6 @@ class Collection:
         self.grading_sink = GradingSink(directory.open_scores(), self.resolved.redactor)
         if self.resolved.judging.models:
             self.judgements = Judgements(directory.open_judgements(), self.resolved.redactor)
-
-
-def mark_attempt(resume_state: ResumeState, slot: Slot, outcomes: Sequence[Outcome]) -> None:
-    """Mark a committed attempt in the ledger. The seats of an episode are done together, or fail together."""
-    for outcome in outcomes:
-        resume_state.ungraded_count += is_ungraded(outcome)
-    first, ledger = outcomes[0], resume_state.ledger
-    if first.done:
-        ledger.mark_done(slot.number)
-    else:
-        again = first.error is None or first.error.retryable
-        ledger.mark_tried(slot.number, slot.attempt, again=again)
 
 
 def _plan(resolved: ResolvedRun, tasks: TaskList) -> Plan:

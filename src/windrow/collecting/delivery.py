@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from windrow.collecting.collection import mark_attempt
 from windrow.collecting.events import EventStream, GroupReady, ProgressChanged, RolloutReady
 from windrow.collecting.grading import CollectGrading, is_graded
-from windrow.engine.commit_queue import Finished, is_pending
+from windrow.engine.commit_queue import FinishedAttempt, awaits_grading
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
@@ -55,23 +54,23 @@ class Delivery:
     def on_attempt_end(self, outcome: Outcome) -> None:
         self._stop_conditions.attempt_ended(outcome)
 
-    def on_durable(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+    def on_durable(self, batch: Sequence[FinishedAttempt]) -> Sequence[FinishedAttempt]:
         """Mark the slots in the ledger. Count attempts that nobody waits for, and return the others."""
         for finished in batch:
             if self._groups is not None:
                 self._groups.touch(finished.slot)
-            mark_attempt(self._resume_state, finished.slot, finished.outcomes)
+            self._resume_state.add_attempt(finished.slot, finished.outcomes)
         if self.wants_rollouts or self._events.wants(ProgressChanged) or self._events.wants(GroupReady):
             return batch
         remaining = []
         for finished in batch:
-            if is_pending(finished):
+            if awaits_grading(finished):
                 remaining.append(finished)
             else:
                 self._count(finished)
         return remaining
 
-    async def on_committed(self, finished: Finished) -> None:
+    async def on_committed(self, finished: FinishedAttempt) -> None:
         """Count an attempt that is on disk, grade it, and deliver it."""
         slot, _, settled, rollouts = finished
         self._count(finished)
@@ -89,7 +88,7 @@ class Delivery:
             if self._grading.judges_groups(rollout.env):
                 await self._deliver([rollout])
 
-    def _count(self, finished: Finished) -> None:
+    def _count(self, finished: FinishedAttempt) -> None:
         self._progress.count(finished.outcomes, settled=finished.settled)
         if finished.settled:
             self._stop_conditions.slot_settled(finished.outcomes[0], self._progress)

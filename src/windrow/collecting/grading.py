@@ -85,7 +85,7 @@ class CollectGrading:
         gradings = await self._pass.grade(rollout, missing)
         graded = folded(rollout, gradings, generation)
         self._resume_state.add_gradings(rollout, gradings)
-        self._count([rollout], [graded])
+        self._resume_state.count_graded([rollout], [graded])
         return graded
 
     async def grade_group(self, group: RolloutGroup, *, changed: bool = True) -> RolloutGroup:
@@ -103,11 +103,8 @@ class CollectGrading:
             }
             names = [name for name in names if name in missing]
         graded = await self._pass.grade_group(group, names)
-        self._count(group.rollouts, graded.rollouts)
+        self._resume_state.count_graded(group.rollouts, graded.rollouts)
         return graded
-
-    def _count(self, before: Sequence[Rollout], now: Sequence[Rollout]) -> None:
-        self._resume_state.ungraded_count += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
 
     async def grade_leftovers(
         self,
@@ -121,8 +118,8 @@ class CollectGrading:
         `on_group` is awaited with each group that is graded now, `on_progress` after each rollout and each group.
         """
 
-        async def judge_rollout(place: LinePosition) -> None:
-            await self.grade(self._resume_state.read(place), fresh=False)
+        async def judge_rollout(line_position: LinePosition) -> None:
+            await self.grade(self._resume_state.read(line_position), fresh=False)
 
         async def judge_group(id: str) -> None:
             group = self._groups.settled_before(id) if self._groups is not None else None

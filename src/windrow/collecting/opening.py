@@ -1,4 +1,4 @@
-"""Opening a run: the directory is locked or made, the call is checked against it, and the log says what is done."""
+"""Opening a run: its directory is made or locked, the call is checked against it, and its logs are read for what is done."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def open_collection(
         path, rank=rank.number if rank is not None else None, lock=resolved.run.lock, disk=disk
     )
     try:
-        with directory.agreeing():
+        with directory.shared_files_locked():
             before = directory.manifest
-            as_told, resolved = resolved, resolved.continuing(before)
+            as_configured, resolved = resolved, resolved.continuing(before)
             check_compatible(resolved, directory, regrade=regrade, redo=redo)
             file = directory.open_tasks()
             file.adopt(resolved.tasks)
@@ -53,7 +53,7 @@ def open_collection(
         )
         if rank is not None:
             collection.save()
-        for message in changed_blocks(resolved.draw, as_told.draw):
+        for message in changed_blocks(resolved.draw, as_configured.draw):
             collection.warn(message)
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")

@@ -15,7 +15,7 @@ from windrow.collecting.ranks import divided, note, rank_of
 from windrow.collecting.refusals import refuse_unusable_scorers, refuse_unusable_settings
 from windrow.collecting.rows import OpenedRows, RowSurvey, open_rows, settle_config, survey_rows
 from windrow.config import LoadedConfig, RunConfig, expand, services_at
-from windrow.engine.adaptive_limit import MOST
+from windrow.engine.adaptive_limit import MOST_EPISODES
 from windrow.engine.components import Components, Overrides, make_components
 from windrow.engine.context import RunContext
 from windrow.envs import Match
@@ -89,7 +89,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worker_spec(self) -> WorkerSpec:
-        """This run's world in words, for other processes."""
+        """The description from which another process can make the same run context."""
         return WorkerSpec(
             run=self.run,
             origins=self.loaded.origins,
@@ -112,7 +112,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(loaded: LoadedConfig, overrides: Overrides | None = None) -> ResolvedRun:
-    """The run that a configuration describes. `overrides` are objects that take the place of what it names."""
+    """The run that a configuration describes. `overrides` are objects that replace what it names."""
     for text in loaded.run.track:
         parse_track(text)
     redactor = Redactor()
@@ -186,7 +186,7 @@ def _concurrency(run: RunConfig, policy: Policy, rank: Rank | None) -> int:
     """
     if run.concurrency is None and policy.default_concurrency is not None:
         return policy.default_concurrency
-    total = MOST if run.concurrency == "auto" else run.concurrency or DEFAULT_CONCURRENCY
+    total = MOST_EPISODES if run.concurrency == "auto" else run.concurrency or DEFAULT_CONCURRENCY
     return total if rank is None else rank.places(total)
 
 

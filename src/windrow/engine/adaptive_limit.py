@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 START = 16
-MOST = 1024
+MOST_EPISODES = 1024
 SLOWER = 2.0  # the median latency at which it is not worth while to grow
 FAST, SLOW = 1.5, 1.05  # how it grows, before and after the first overload
 FORGET = 1.02  # a window: the best latency fades, since what is asked changes
@@ -31,7 +31,7 @@ class AdaptiveLimit:
         self._window: list[float] = []
         self._skip = 0  # calls that were already under way at the last halving say nothing new
 
-    def saw(self, seconds: float, *, overloaded: bool) -> None:
+    def call_ended(self, seconds: float, *, overloaded: bool) -> None:
         """A model call has ended."""
         if not self.adaptive:
             return

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from windrow.engine.backlog import Backlog
-from windrow.engine.context import Sink
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.errors import StoreError
@@ -21,7 +20,7 @@ from windrow.records import Rollout
 from windrow.tasks.plan import Slot
 
 
-class Finished(NamedTuple):
+class FinishedAttempt(NamedTuple):
     """An attempt that has ended, with an outcome for each of its seats.
 
     `settled`: its slot is not tried again in this call. `rollouts` are the outcomes' records, or none where a worker
@@ -34,16 +33,22 @@ class Finished(NamedTuple):
     rollouts: Sequence[Rollout]
 
 
+class Sink(Protocol):
+    """Where finished attempts are written. `commit` returns when they are durable."""
+
+    async def commit(self, rollouts: Sequence[Rollout]) -> None: ...
+
+
 class AttemptObserver(Protocol):
     """Follows each attempt of a run, from its end to its delivery. It is called in this order."""
 
     def on_attempt_end(self, outcome: Outcome) -> None:
         """One seat of an attempt has ended. Nothing of it is on disk yet."""
 
-    def on_durable(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+    def on_durable(self, batch: Sequence[FinishedAttempt]) -> Sequence[FinishedAttempt]:
         """These attempts are on disk. Return those that `on_committed` is to be awaited for."""
 
-    async def on_committed(self, finished: Finished) -> None:
+    async def on_committed(self, finished: FinishedAttempt) -> None:
         """Grade and deliver an attempt. One is delivered at a time; those to be graded are delivered side by side."""
 
 
@@ -54,7 +59,7 @@ class Deliveries:
         self._observer = observer
         self._control = control
         self._backlog = Backlog(room)
-        self._waiting: deque[Finished] = deque()
+        self._waiting: deque[FinishedAttempt] = deque()
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -66,7 +71,7 @@ class Deliveries:
         """Give back room that was reserved for attempts of which there is nothing to deliver."""
         self._backlog.leave(count)
 
-    def put(self, finished: Finished) -> None:
+    def put(self, finished: FinishedAttempt) -> None:
         """Deliver an attempt, for which room was reserved."""
         self._waiting.append(finished)
         self._changed.set()
@@ -84,12 +89,12 @@ class Deliveries:
                     await self._changed.wait()
                     continue
                 finished = self._waiting.popleft()
-                if is_pending(finished):
+                if awaits_grading(finished):
                     grading.create_task(self._deliver_one(finished))
                 else:
                     await self._deliver_one(finished)
 
-    async def _deliver_one(self, finished: Finished) -> None:
+    async def _deliver_one(self, finished: FinishedAttempt) -> None:
         try:
             with self._control.cancellable():
                 await self._observer.on_committed(finished)
@@ -107,11 +112,11 @@ class CommitQueue:
         self._sink = sink
         self._deliveries = deliveries
         self._observer = observer
-        self._finished: list[Finished] = []
+        self._finished: list[FinishedAttempt] = []
         self._closed = False
         self._changed = asyncio.Event()
 
-    async def put(self, finished: Finished) -> None:
+    async def put(self, finished: FinishedAttempt) -> None:
         """Have an attempt written; return when there was room for it."""
         await self._deliveries.reserve()
         self._finished.append(finished)
@@ -144,11 +149,11 @@ class CommitQueue:
                 await self._sink.commit(_rollouts(batch))
 
 
-def is_pending(finished: Finished) -> bool:
+def awaits_grading(finished: FinishedAttempt) -> bool:
     """Whether a seat of the attempt is still to be graded."""
     return "pending" in [outcome.grade for outcome in finished.outcomes]
 
 
-def _rollouts(batch: list[Finished]) -> list[Rollout]:
+def _rollouts(batch: list[FinishedAttempt]) -> list[Rollout]:
     """What is written at once: the seats of an episode stand together, in their order."""
     return [rollout for finished in batch for rollout in finished.rollouts]

@@ -1,4 +1,5 @@
-"""From a configuration to a world: the policy, the environment, the agent, the tools and the models that it names.
+"""The components of a run, made from its configuration: policy, environment, agent, tools, models.
+
 Scorers are made in `grading`, above this package, and handed to the `RunContext`.
 """
 
@@ -37,7 +38,7 @@ from windrow.util.redaction import Redactor
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program gives as objects rather than by name; each takes the place of the configuration's."""
+    """What a program gives as objects rather than by name; each replaces what the configuration names."""
 
     rows: Iterable[Mapping[str, Json]] | None = None
     policy: Policy | None = None
@@ -106,7 +107,7 @@ def make_components(
 
 
 def _policy(loaded: LoadedConfig, overrides: Overrides, agent: type[Agent], redactor: Redactor) -> Policy:
-    """Who answers here: nobody, where the agent plays by itself."""
+    """The policy of the run. It is never called where the agent plays by itself."""
     if not agent.external:
         return with_tool_calls(
             overrides.policy or make_policy(loaded, redactor), loaded.run.policy.tool_calls
@@ -120,10 +121,10 @@ def _policy(loaded: LoadedConfig, overrides: Overrides, agent: type[Agent], reda
     return RemotePolicy()
 
 
-def _is_ignored(place: str) -> bool:
-    """Whether an agent that plays by itself would ignore what is set there."""
+def _is_ignored(key: str) -> bool:
+    """Whether an agent that plays by itself would ignore this key of the configuration."""
     kept = ("policy.sampling", "policy.call_retries", "policy.backoff_s")
-    if place == "policy" or any(place == name or place.startswith(f"{name}.") for name in kept):
+    if key == "policy" or any(key == name or key.startswith(f"{name}.") for name in kept):
         return False
     ours = (
         "policy.",
@@ -135,7 +136,7 @@ def _is_ignored(place: str) -> bool:
         "limits.call_",
         "limits.tool_",
     )
-    return place.startswith(ours)
+    return key.startswith(ours)
 
 
 def _price_of(prices: Mapping[str, Price], model: str) -> Price | None:
@@ -146,13 +147,13 @@ def _price_of(prices: Mapping[str, Price], model: str) -> Price | None:
 
 def _price(run: RunConfig, policy: Policy) -> Price | None:
     """What the policy's tokens cost."""
-    found = _price_of(run.prices, policy.model)
-    if found is None and run.budget.cost is not None:
+    price = _price_of(run.prices, policy.model)
+    if price is None and run.budget.cost is not None:
         raise UsageError(
             f"--budget-cost needs the price of {policy.model!r}: set it in the configuration, such as\n"
             f"prices: {{{policy.model!r}: {{prompt: 2.5, completion: 10}}}}   # for a million tokens"
         )
-    return found
+    return price
 
 
 def _models(
@@ -162,20 +163,20 @@ def _models(
     redactor: Redactor,
     prices: Mapping[str, Price],
 ) -> dict[str, Model]:
-    """The environment's own models, made as the policy is; `overrides.models` take their places by name."""
+    """The environment's own models, made as the policy is; `overrides.models` replace them by name."""
     given = overrides.models or {}
-    components: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     for name, config in env.models(settings).items():
         where = f"env.settings: model {name!r}"
-        components[name] = make_model(config, where, redactor, prices, given.get(name))
-    return components
+        models[name] = make_model(config, where, redactor, prices, given.get(name))
+    return models
 
 
 def _opponents(
     seating: Seating, run: RunConfig, overrides: Overrides, redactor: Redactor
 ) -> dict[str, Model]:
     """The policies that play against this one. Unlike the environment's models they are given the game's tools."""
-    components: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     for number, config in seating.opponents.items():
         plain = msgspec.structs.replace(config, tool_calls=PolicyConfig().tool_calls)
         where = f"env.settings.opponents.{number}"
@@ -183,10 +184,10 @@ def _opponents(
         model = make_model(plain, where, redactor, run.prices, given)
         policy = model.policy if given else with_tool_calls(model.policy, config.tool_calls)
         _price(run, policy)
-        components[opponent(number)] = msgspec.structs.replace(
+        models[opponent(number)] = msgspec.structs.replace(
             model, policy=policy, capture=policy.default_capture
         )
-    return components
+    return models
 
 
 def make_model(
@@ -196,7 +197,7 @@ def make_model(
     prices: Mapping[str, Price],
     given: Policy | None = None,
 ) -> Model:
-    """A model beside the policy; `given` takes the place of what the configuration names."""
+    """A model beside the policy; `given` replaces what the configuration names."""
     set_here = {f"policy.{key}": where for key in _changed(config)}
     try:
         policy = given or make_policy(LoadedConfig(RunConfig(policy=config), set_here), redactor)

@@ -1,11 +1,14 @@
-"""The world of a run: who answers, in which environment, driven by whom, judged how, within which limits."""
+"""The run context: what all episodes of a run share, and what a task's row changes of it.
+
+It holds the policy, the environment, the agent, the tools, the scorers and the limits; `components` makes them from a
+configuration. A row may name an environment, an agent, sampling or limits of its own: `task_setup` is what applies to a task.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
 
 import msgspec
 
@@ -23,19 +26,12 @@ from windrow.records import (
     Capture,
     Json,
     PolicyRecord,
-    Rollout,
     Task,
 )
 from windrow.registry import name_of
 from windrow.tasks.plan import Slot
 from windrow.tasks.row_formats import limits_of, own_env, sampling_of
 from windrow.util.blobs import Blobs, MemoryBlobs
-
-
-class Sink(Protocol):
-    """Where finished attempts go. `commit` returns when they are durable."""
-
-    async def commit(self, rollouts: Sequence[Rollout]) -> None: ...
 
 
 class EpisodeSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +81,7 @@ class RunContext:
         self.top_logprobs = run.top_logprobs or 0
         self.env = components.env  # the run's own; a row may name another
         self.agent_name = name_of(components.agent)
-        self.player = Model(
+        self.policy_model = Model(
             components.policy,
             components.sampling,
             run.policy.call_retries,
@@ -106,15 +102,13 @@ class RunContext:
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
 
     def observed_by(self, observe: CallObserver) -> RunContext:
-        """The same context, with `observe` told of every try of a call to the policy."""
-        observed = copy.copy(
-            self
-        )  # the episodes' setups stay shared, so that `close` of either sees them all
-        observed.player = msgspec.structs.replace(self.player, observe=observe)
+        """The same context, in which `observe` is called with every try of a call to the policy."""
+        observed = copy.copy(self)  # the episode setups stay shared: `close` of either sees them all
+        observed.policy_model = msgspec.structs.replace(self.policy_model, observe=observe)
         return observed
 
     def task_setup(self, task: Task) -> TaskSetup:
-        """Made once a task as a rule: the samples of a task start one after another."""
+        """What applies to every attempt at a task. The last one is kept, since the samples of a task start one after another."""
         last, setup = self._last_setup
         if last is not task or setup is None:
             episode = self.episode_setup(task)
@@ -130,6 +124,7 @@ class RunContext:
         return setup
 
     def episode_setup(self, task: Task) -> EpisodeSetup:
+        """Who takes part in a task's episode. Tasks that ask for the same share one setup."""
         row = task.data or {}
         own = (
             own_env(row),
@@ -185,11 +180,11 @@ class RunContext:
     ) -> None:
         """Called once before the first episode; raises EndpointError when a model cannot serve the run.
 
-        `notify` is told what the user should know of an endpoint while the run goes on. `blobs` keeps large bytes, such as
+        `notify` is called with what the user should know of an endpoint while the run goes on. `blobs` keeps large bytes, such as
         images, of the run; the default keeps them in memory.
         """
         self.blobs = blobs or self.blobs
-        await self.player.open(notify, top_logprobs=self.top_logprobs)
+        await self.policy_model.open(notify, top_logprobs=self.top_logprobs)
         for model in self.models.values():
             await model.open(notify)
         await self.toolbox.open()
@@ -208,7 +203,7 @@ class RunContext:
                 stack.push_async_callback(env.finish, settings)
 
     def capture(self, env: type[BaseEnv]) -> Capture:
-        """How much is kept of an episode: the run's word, else the environment's, else the policy's."""
+        """How much is kept of an episode's tokens: as the run is configured, else the environment's default, else the policy's."""
         usual = env.capture or self.policy.default_capture
         return capture_level(self._capture, usual, top=self.top_logprobs)
 
@@ -226,8 +221,8 @@ class RunContext:
             env, settings, seating = find_env(env_name), {}, Seating()
         agent, called = self._agent, called or self.agent_name
         if agent_name is not None and agent_name != self.agent_name:
-            found = find_agent(agent_name)
-            agent, called = found({}), name_of(found)
+            row_agent = find_agent(agent_name)
+            agent, called = row_agent({}), name_of(row_agent)
         scorers = tuple(scorer for scorer in self._scorers if scorer.env in (None, name_of(env)))
         return EpisodeSetup(
             env=env,

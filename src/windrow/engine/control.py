@@ -1,4 +1,4 @@
-"""Control: how a run is stopped from outside, or by its own brakes."""
+"""Control: how a run is stopped, from outside or by its own stop conditions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Control:
     def stop(self, why: str | None = None, reason: Reason = "interrupted") -> None:
         if not self.stopping:
             self.stopping, self.why, self.reason = True, why, reason
-            self._tell()
+            self._notify()
 
     def cancel(self, why: str | None = None, reason: Reason = "interrupted") -> None:
         """End what is running. `reason` is what is recorded of it."""
@@ -34,7 +34,7 @@ class Control:
         for task in self._cancellable:
             self._cut[task] += 1
             task.cancel()
-        self._tell()
+        self._notify()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """`listener` is called whenever the run is stopped or cancelled."""
@@ -57,7 +57,7 @@ class Control:
             others = task.uncancel()
         return not others
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
 

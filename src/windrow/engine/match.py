@@ -61,7 +61,7 @@ async def play_match(slot: Slot, context: RunContext, setup: EpisodeSetup) -> tu
     """The rollouts of one attempt, by seat. A cancellation is raised as `Interrupted`, which carries them."""
     try:
         players = _make_players(slot, context, setup)
-    except Exception as problem:  # the row could be seated when the run was prepared, and cannot now
+    except Exception as problem:  # the row could be seated when the run was resolved, and cannot now
         players = [_make_player(slot, context, setup, 0, 1, None)]
         players[0].recorder.outcome.fail(error_record(problem, owner="env", phase="setup"))
         return _rollouts(players)
@@ -97,7 +97,7 @@ def _make_player(
     seat_slot = msgspec.structs.replace(slot, id=id, seed=seed_of(id, slot.attempt))
     capture = context.capture(setup.env)
     if opponent_number is None:
-        model, sampling = context.player, context.sampling(slot.task)
+        model, sampling = context.policy_model, context.sampling(slot.task)
     else:
         model = context.models[opponent(opponent_number)]
         sampling = model.sampling

@@ -1,7 +1,8 @@
 """The scheduler: keeps episodes running until the plan is done, and commits their rollouts.
 
-An episode makes room for the next one when it ends; its commit goes on beside that. At most 4 × as many attempts as episodes may
-wait for the disk or for the observer. Stopping drains: running episodes may finish. Cancelling ends them, and records that.
+The next episode starts when one ends, and does not wait for its commit. Up to four finished attempts for each episode that may
+run can wait to be written and delivered; then episodes wait too. Stopping lets running episodes finish; cancelling ends them,
+and records that.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import msgspec
 
 from windrow.engine.adaptive_limit import AdaptiveLimit
 from windrow.engine.attempt import attempt
-from windrow.engine.commit_queue import AttemptObserver, CommitQueue, Deliveries, Finished
-from windrow.engine.context import RunContext, Sink
+from windrow.engine.commit_queue import AttemptObserver, CommitQueue, Deliveries, FinishedAttempt, Sink
+from windrow.engine.context import RunContext
 from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
 from windrow.engine.progress import Progress
@@ -24,7 +25,7 @@ from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried
 from windrow.util.cancellation import is_cancelled
 
-COMMITS_WAITING = 4
+UNDELIVERED_PER_EPISODE = 4  # finished attempts that may wait, for each episode that may run
 
 
 class Scheduler:
@@ -55,7 +56,7 @@ class Scheduler:
         self._running = 0
         self._episodes: asyncio.TaskGroup | None = None  # while slots may start
         self._context = context.observed_by(self._on_call) if adaptive else context
-        self._deliveries = Deliveries(observer, control, room=COMMITS_WAITING * concurrency)
+        self._deliveries = Deliveries(observer, control, room=UNDELIVERED_PER_EPISODE * concurrency)
         self._commits = CommitQueue(sink, self._deliveries, observer)
 
     async def run(self, until: asyncio.Event | None = None) -> None:
@@ -77,7 +78,7 @@ class Scheduler:
             raise first_of(problems) from None
 
     def _on_call(self, call: CallOutcome) -> None:
-        self._limit.saw(call.seconds, overloaded=call.overloaded)
+        self._limit.call_ended(call.seconds, overloaded=call.overloaded)
 
     def start_more(self) -> None:
         """Start as many episodes as there is room for."""
@@ -108,7 +109,7 @@ class Scheduler:
             for rollout in rollouts:
                 self._observer.on_attempt_end(rollout)
             again = is_retryable(rollouts) and tries < self._retries and not self._control.stopping
-            await self._commits.put(Finished(slot, rollouts, not again, rollouts))
+            await self._commits.put(FinishedAttempt(slot, rollouts, not again, rollouts))
             if not again:
                 return
             tries += 1

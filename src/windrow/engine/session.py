@@ -75,7 +75,7 @@ class EpisodeSession:
         self._run_tools = run_tools
         self._offer = NO_TOOLS
         self._tool_schemas: tuple[dict[str, Json], ...] = ()
-        self._model = opponent or context.player
+        self._model = opponent or context.policy_model
         self._sampling = dict(recorder.policy.sampling)
         seed = context.seed(slot.seed, slot.sample) if opponent is None else None
         if seed is not None:

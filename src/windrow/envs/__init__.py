@@ -1,8 +1,8 @@
-"""Environments: the worlds that episodes take place in.
+"""Environments: what sets a task, answers the replies of a policy, and may reward them.
 
-Here are the interfaces that users implement (`Env`, `Match`, and what they are given and return), and the environments
-that come with Windrow, the browser in `web/` among them. Driving an episode is in `engine/`; environments of particular
-systems are in `integrations/`.
+Here are the interfaces that users implement (`Env` in `base.py`, `Match` in `match.py`, the protocols of scorers in
+`scoring.py`), and the environments that come with Windrow, one module each; the browser is in `web/`. Driving an episode is
+in `engine/`, scorers are in `grading/`, and environments of particular systems are in `integrations/`.
 """
 
 from __future__ import annotations

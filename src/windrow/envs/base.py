@@ -53,7 +53,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What the world did after a reply. `reward` enters the reward; `scores` and the rest are only recorded.
+    """What the environment did after a reply. `reward` enters the reward; `scores` and the rest are only recorded.
 
     `acts` are recorded as the turn's tool calls, and counted as such; the first message is what came of them. `done`
     ends the episode with stop `env_done`, unless `stop` says otherwise (`answered`, `parse_error`); a limit

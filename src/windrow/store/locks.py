@@ -15,7 +15,7 @@ from windrow.store.lock import Lock, is_held
 RANK = "rank-"  # and its number: the writer of a rank's own segments
 WORKERS_GONE_S = 10.0
 LOOKED_AT_S = 0.2  # for those who only look whether a lock is held, and hold it for that moment
-AGREED_S = 600.0  # for other ranks that are reading or writing tasks.jsonl, which may be long
+SHARED_FILES_S = 600.0  # for other ranks that are reading or writing tasks.jsonl, which may be long
 
 
 class Locks:
@@ -37,7 +37,7 @@ class Locks:
             raise
 
     @contextlib.contextmanager
-    def agreeing(self) -> Iterator[None]:
+    def shared_files_locked(self) -> Iterator[None]:
         """Inside, no other rank reads or writes what all share. From the first time on no other process is this rank:
         whoever holds a rank's lock has been in here."""
         if self._rank is None:
@@ -55,7 +55,7 @@ class Locks:
         return self._alone("lock.metrics") if self._rank is not None else contextlib.nullcontext()
 
     def others_at_work(self) -> list[int]:
-        """The other ranks that collect here now. Inside `agreeing`; the workers of those that were killed are waited
+        """The other ranks that collect here now. Inside `shared_files_locked`; the workers of those that were killed are waited
         for."""
         names = (file.name.removeprefix(f"lock.{RANK}") for file in self._path.glob(f"lock.{RANK}*"))
         others = sorted(int(name) for name in names if name.isdecimal() and int(name) != self._rank)
@@ -71,7 +71,7 @@ class Locks:
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        held = Lock(self._path / name, patience_s=AGREED_S)
+        held = Lock(self._path / name, patience_s=SHARED_FILES_S)
         try:
             yield
         finally:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from windrow.errors import StoreError
 from windrow.identity import rollout_id
-from windrow.records import Grading, Rollout, decode_rollout
-from windrow.store.folding import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
+from windrow.records import ErrorRecord, Grading, Rollout, decode_rollout
+from windrow.store.folding import (
+    Graded,
+    expected_group_scorers,
+    expected_scorers,
+    is_ungraded,
+    missing_scorers,
+)
 from windrow.store.gradings import Gradings
 from windrow.store.ledger_index import LedgerIndex
 from windrow.store.line_heads import Head
@@ -28,8 +35,17 @@ from windrow.util.disk import Disk
 from windrow.util.hash_index import HashIndex
 
 
+class AttemptOutcome(Graded, Protocol):
+    """What decides whether a slot is done, may be tried again, or lacks a verdict: of a rollout or of one seat of it."""
+
+    @property
+    def done(self) -> bool: ...
+    @property
+    def error(self) -> ErrorRecord | None: ...
+
+
 class ResumeState:
-    """The state that earlier calls left behind, once `read_logs` has been called.
+    """How far a run is: what earlier calls left behind, once `read_logs` has been called, and what this call adds.
 
     With `groups`, the rollouts that settled a group before this call are remembered, and `group_members` returns them.
     With `indexed`, the part that depends on the plan is also taken from this writer's indexes.
@@ -110,6 +126,20 @@ class ResumeState:
         """Add gradings that were just made, so that they count when the rollout is read again with its group."""
         if self._members is not None and self._gradings is not None:
             self._gradings.extend(rollout.key, gradings)
+
+    def add_attempt(self, slot: Slot, outcomes: Sequence[AttemptOutcome]) -> None:
+        """Count an attempt that this call has committed. The seats of an episode are done together, or fail together."""
+        self.ungraded_count += sum(map(is_ungraded, outcomes))
+        first = outcomes[0]
+        if first.done:
+            self.ledger.mark_done(slot.number)
+        else:
+            again = first.error is None or first.error.retryable
+            self.ledger.mark_tried(slot.number, slot.attempt, again=again)
+
+    def count_graded(self, before: Sequence[Graded], now: Sequence[Graded]) -> None:
+        """Count the rollouts that were just graded: `before` and `now` are the same ones."""
+        self.ungraded_count += sum(map(is_ungraded, now)) - sum(map(is_ungraded, before))
 
     def _seats(self, line_position: LinePosition) -> list[Rollout]:
         """The rollouts of the episode that begins at this line: one, or one per seat, on consecutive lines."""

@@ -28,7 +28,7 @@ from windrow.util.redaction import Redactor
 class RunDirectory:
     """An open run directory, locked by this process. `writer` names this writer's own segments of the logs.
 
-    A rank shares it with others: what is not its own it reads and writes inside `agreeing`.
+    A rank shares it with others: what is not its own it reads and writes inside `shared_files_locked`.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class RunDirectory:
             raise
 
     @contextlib.contextmanager
-    def agreeing(self) -> Iterator[None]:
+    def shared_files_locked(self) -> Iterator[None]:
         """Inside, no other rank reads or writes what all share: run.json, which is read anew, and tasks.jsonl."""
-        with self.locks.agreeing() if self.locks is not None else contextlib.nullcontext():
+        with self.locks.shared_files_locked() if self.locks is not None else contextlib.nullcontext():
             if self.rank is not None:
                 finish_swap(self.path, self.disk)
             if self.rank is not None and (self.path / MANIFEST).exists():

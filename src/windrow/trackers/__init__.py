@@ -1,5 +1,6 @@
 """Experiment trackers: the metrics of a run, and its rollouts, sent to W&B, MLflow or TensorBoard.
 
-Trackers run once the rollouts are on disk. A failure gives a warning: it loses no run and changes no exit code. Each
-tracker's package is imported when the tracker is named. The numbers themselves are computed in `stats`.
+`names` reads `--track`, `reporting` sends a run, `base` is what a tracker implements; each tracker is one module, whose
+package is imported when the tracker is named. Trackers run once the rollouts are on disk: a failure gives a warning, loses
+no rollout and changes no exit code. The numbers themselves are computed in `stats`.
 """

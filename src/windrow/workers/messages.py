@@ -1,4 +1,4 @@
-"""What a parent and its workers say to each other: JSON messages, each after its length, over a socket pair."""
+"""The messages between a parent and its workers: JSON, each after its length, over a socket pair."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Its world is open, and its segment is its own."""
+    """Its run context is open, and it holds the lock of its segment."""
 
 
 class SeatOutcome(msgspec.Struct, frozen=True, array_like=True):

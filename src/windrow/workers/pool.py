@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from windrow import errors
-from windrow.engine.commit_queue import AttemptObserver, Deliveries, Finished
+from windrow.engine.commit_queue import AttemptObserver, Deliveries, FinishedAttempt
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
-from windrow.engine.scheduler import COMMITS_WAITING, first_of
+from windrow.engine.scheduler import UNDELIVERED_PER_EPISODE, first_of
 from windrow.engine.slot_queue import SlotQueue
 from windrow.errors import WindrowError
 from windrow.tasks.plan import Slot
@@ -62,7 +62,7 @@ class Workers:
         self._warned: dict[str, WorkerProcess] = {}
         prefix = f"{writer}." if writer is not None else ""
         self._workers = [WorkerProcess(f"{prefix}w{number}", share) for number, share in enumerate(shares)]
-        self._deliveries = Deliveries(observer, control, room=COMMITS_WAITING * sum(shares))
+        self._deliveries = Deliveries(observer, control, room=UNDELIVERED_PER_EPISODE * sum(shares))
 
     async def run(self) -> None:
         """Return when every slot is settled, or, after a stop, when the workers have finished what they ran."""
@@ -108,7 +108,7 @@ class Workers:
             await worker.stop()
 
     def _pass_warning_on(self, worker: WorkerProcess, text: str) -> None:
-        """What several workers find out is told once."""
+        """Pass a warning on, unless another worker has given the same one."""
         if self._warned.setdefault(text, worker) is worker:
             self._warn(text)
 
@@ -124,7 +124,7 @@ class Workers:
                 self._slots.release(slot)
             if attempt.attempt != slot.attempt:
                 slot = msgspec.structs.replace(slot, attempt=attempt.attempt)
-            batch.append(Finished(slot, attempt.seats, attempt.settled, attempt.rollouts))
+            batch.append(FinishedAttempt(slot, attempt.seats, attempt.settled, attempt.rollouts))
         worker.reported = len(batch)
         for finished in self._observer.on_durable(batch):
             await self._deliveries.reserve()
@@ -185,7 +185,7 @@ def _error(report: Failed) -> WindrowError:
 
 
 def divided(spec: WorkerSpec, count: int) -> WorkerSpec:
-    """The recipe of one of `count` workers: each keeps to its part of what the endpoint takes in a minute."""
+    """The spec for each of `count` workers, which share the rate limits of the endpoint equally."""
     policy = spec.run.policy
     parts = {
         name: rate / count

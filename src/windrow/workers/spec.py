@@ -1,4 +1,4 @@
-"""What a worker is told of a run, and the run context that it makes of that.
+"""The description of a run for a worker, and the run context that the worker makes from it.
 
 A `WorkerSpec` has all that another process needs to make the same context: names and numbers, no objects, no secrets.
 """

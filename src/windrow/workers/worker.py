@@ -1,4 +1,4 @@
-"""A worker: the world of a recipe, a segment of the run's log, and the slots that its parent leases to it.
+"""The program of a worker process: it runs the slots that its parent leases to it, and commits to a log segment of its own.
 
 It never outlives its parent: the kernel kills it then (`util/reaper.py`), or the closed socket ends it where kernels cannot.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.engine.commit_queue import Finished, is_pending
+from windrow.engine.commit_queue import FinishedAttempt, awaits_grading
 from windrow.engine.context import RunContext
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
@@ -84,7 +84,7 @@ class _Worker:
         self._finish = asyncio.Event()
 
     async def run(self, orders: AsyncIterator[Order]) -> None:
-        """Open the world and the segment, then play what is leased, until the parent says that it is enough."""
+        """Open the run context and the segment, then run what is leased, until the parent says that it is enough."""
         start = self._start
         context = context_of(start.spec, self._redactor)
         directory = RunDirectory(Path(start.run), writer=start.writer, lock=start.lock)
@@ -149,20 +149,20 @@ class _Worker:
     def on_attempt_end(self, outcome: Outcome) -> None:
         """The parent counts usage when it hears of the commit."""
 
-    def on_durable(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+    def on_durable(self, batch: Sequence[FinishedAttempt]) -> Sequence[FinishedAttempt]:
         """Report a commit in one message, except for attempts whose rollouts the parent needs: `on_committed` sends those."""
         if self._start.wants_rollouts:
             return batch
-        counted = [self._attempt(finished) for finished in batch if not is_pending(finished)]
+        counted = [self._attempt(finished) for finished in batch if not awaits_grading(finished)]
         if counted:
             self._channel.post(Durable(counted))
-        return [finished for finished in batch if is_pending(finished)]
+        return [finished for finished in batch if awaits_grading(finished)]
 
-    async def on_committed(self, finished: Finished) -> None:
+    async def on_committed(self, finished: FinishedAttempt) -> None:
         rollouts = tuple(map(self._without_secrets, finished.rollouts))
         await self._channel.send(Durable([self._attempt(finished, rollouts)]))
 
-    def _attempt(self, finished: Finished, rollouts: tuple[Rollout, ...] = ()) -> Attempt:
+    def _attempt(self, finished: FinishedAttempt, rollouts: tuple[Rollout, ...] = ()) -> Attempt:
         slot, _, settled, seats = finished
         return Attempt(slot.number, slot.attempt, settled, tuple(map(self._seat, seats)), rollouts)
 
@@ -182,7 +182,7 @@ class _Worker:
         )
 
     def _without_secrets(self, rollout: Rollout) -> Rollout:
-        """As it stands in the log: the parent does not know what environments have concealed here."""
+        """As it stands in the log: the parent does not know the secrets that environments have named here."""
         line = encode(rollout)
         clean = self._redactor.line(line)
         return rollout if clean is line else decode_rollout(clean)

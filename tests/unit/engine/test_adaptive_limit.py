@@ -8,13 +8,13 @@ from windrow.engine.adaptive_limit import START, AdaptiveLimit
 def window(limit: AdaptiveLimit, seconds: float = 0.1) -> int:
     """One window of calls that were answered in `seconds`; the limit after it."""
     for _ in range(limit.limit):
-        limit.saw(seconds, overloaded=False)
+        limit.call_ended(seconds, overloaded=False)
     return limit.limit
 
 
 def test_a_fixed_limit_stays_what_it_is() -> None:
     limit = AdaptiveLimit(64)
-    limit.saw(0.1, overloaded=True)
+    limit.call_ended(0.1, overloaded=True)
     window(limit)
     assert (limit.limit, limit.most) == (64, 64)
 
@@ -41,17 +41,17 @@ def test_an_overload_halves_once_however_many_of_the_calls_under_way_report_it()
     limit = AdaptiveLimit(1000, adaptive=True)
     reached = [window(limit) for _ in range(3)][-1]
     for _ in range(reached):
-        limit.saw(0.1, overloaded=True)
+        limit.call_ended(0.1, overloaded=True)
     assert limit.limit == reached // 2
-    limit.saw(0.1, overloaded=True)  # one that began after the halving: it was not enough
+    limit.call_ended(0.1, overloaded=True)  # one that began after the halving: it was not enough
     assert limit.limit == reached // 4
 
 
 def test_after_an_overload_it_grows_slowly_and_never_falls_below_one() -> None:
     limit = AdaptiveLimit(1000, adaptive=True)
     for _ in range(5000):
-        limit.saw(0.1, overloaded=True)
+        limit.call_ended(0.1, overloaded=True)
     assert limit.limit == 1
     for _ in range(3):
-        limit.saw(0.1, overloaded=False)
+        limit.call_ended(0.1, overloaded=False)
     assert limit.limit <= 3

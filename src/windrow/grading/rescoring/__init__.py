@@ -3,6 +3,9 @@
 New scorers make a new generation: its verdicts stand beside those of the others, and it becomes the active one when it
 is whole. With `where` or `failed_only` the run's own scorers judge those rollouts again, and their latest verdicts count.
 Killed at any moment, the same call judges what is missing.
+
+`rescore` is the way through: `opening` (with `scorers` and `resume`), `selection`, `running`, `finishing`. `generations` lists
+the gradings of a run, and chooses one of them. Judging itself is not here: `grading_pass` does it, for `collect` too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Gymnasium: its worlds with numbered actions as conversations."""
+"""Gymnasium: its environments with numbered actions, played as conversations.
+
+Here belong the environment (`env`) and the words for its states and actions (`descriptions`). Other text games do not: a
+game of several seats is in `integrations/textarena`, and the general interface is in `envs`.
+"""
 
 from __future__ import annotations
 

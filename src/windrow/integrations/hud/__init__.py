@@ -1,6 +1,10 @@
-"""HUD: its task rows of three generations, an environment that plays the first of them, and rollouts in the form of its records.
+"""HUD: its task rows, an environment that plays them, and an export in the form of its records.
 
-The rows and the tool contract are held against the package `hud-python` where that installs (tests/interop/test_hud.py).
+`rows` recognises a row of any of its three formats, `tasks` reads one of the first (the only one that can be played), `env`
+plays it against its MCP servers (`servers`), `rewards` finds the reward in what they answer, and `export` writes rollouts.
+The MCP client itself belongs in `tools`.
+
+The rows and the tool contract are tested against the package `hud-python` (tests/interop/test_hud.py).
 """
 
 from __future__ import annotations

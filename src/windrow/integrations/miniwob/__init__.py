@@ -1,4 +1,8 @@
-"""MiniWoB++: its pages as tasks for the environment `web`, with the rewards that the pages give."""
+"""MiniWoB++: its pages as tasks for the environment `web`, with the reward that each page gives.
+
+Here belong the list of its tasks and the reading of its rewards (`tasks`). The browser, its actions and its observations
+belong in `envs/web`.
+"""
 
 from __future__ import annotations
 

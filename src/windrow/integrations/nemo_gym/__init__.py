@@ -1,6 +1,12 @@
-"""NeMo Gym, from its documentation: its rows, files and agent servers.
+"""NeMo Gym: its rows and files, and its running agent and verifier servers, written from its documentation.
 
-`rows` reads a row, `items` the output of a response, `results` the whole result of an agent; each both ways.
+- Formats, each read and written: `rows` (a task), `items` (the output of a response), `results` (the result of an agent),
+  `files` and `rollout_lines` (its files and their lines), `usage`, `json_differences`.
+- Servers: `client` sends requests and `addresses` reads where to. `agent` has the servers play (`episodes` judges what they
+  answer, `env` opens the episode), `scorer` has them verify (`verify_request`), `aggregate` has them compute metrics.
+- Whole runs: `importer` makes a run of its files, `export` its files of a run, with its `reward_profiles`.
+
+The Responses dialect of model servers is not here but in `policies/dialects`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""reasoning-gym: its procedural data sets as tasks, judged by their own verifiers in a process of their own."""
+"""reasoning-gym: its procedural data sets as tasks, and its own verifiers as the scorer.
+
+`tasks` has the loader, the environment and the scorer. `worker` is the program that runs the package itself, in a process
+of its own. Running code that may never end, for any scorer, belongs in `grading/verdict_processes.py`.
+"""
 
 from __future__ import annotations
 

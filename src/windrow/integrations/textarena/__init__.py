@@ -1,4 +1,8 @@
-"""TextArena: its games as matches of several seats."""
+"""TextArena: its games, played as matches of several seats.
+
+Here belongs the environment that runs one of its games (`env`). How a match is played and recorded, for any game, belongs in
+`engine/match.py`; the interface `Match` is in `envs`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """tinker-cookbook: its rubric rows, and its rollout summaries and training datums, written from rollouts.
 
-`rubrics` reads the criteria of a row, `summaries` makes one line per trajectory, `traces` the prompt, reply and rewards
-of a step, `datums` the training data.
+`rubrics` reads the criteria of a row. `export` writes a run: `summaries` makes one line per trajectory, with `traces` for the
+prompt, reply and rewards of a step; `export_datums` and `datums` make the training data. How turns become training
+sequences belongs in `exports/tokens`, and the scorer that asks a judge about criteria is `grading/rubric.py`.
 """
 
 from __future__ import annotations

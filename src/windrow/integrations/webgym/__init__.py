@@ -1,6 +1,8 @@
-"""WebGym, from its documentation and formats: its task rows, its metrics, its trajectory files.
+"""WebGym: its task rows, its judge, its metrics and its trajectory files, written from its documentation.
 
-`rows` reads a row, `steps` makes a rollout into its steps, `metrics` counts over them, `trajectories` writes them.
+`rows` reads a row and `scorer` is its judge. `steps` turns a rollout into its steps; `metrics` and `report` compute its
+numbers from them, `trajectories` and `export` write them, and `iterations` names the files. The browser belongs in
+`envs/web`, and Windrow's own statistics in `stats`.
 """
 
 from __future__ import annotations
