@@ -178,9 +178,9 @@ def _redo_of(path: Path, before: Redo | None, where: str | None) -> Redo | None:
 
 def changed_code(resolved: ResolvedRun, before: Manifest | None) -> Iterator[str]:
     """A warning for each piece of user code that carries no version and has changed."""
-    for name, found in resolved.code.items():
-        known = before.code.get(name) if before else None
-        if known is not None and known != found:
+    for name, source_now in resolved.code.items():
+        source_before = before.code.get(name) if before else None
+        if source_before is not None and source_before != source_now:
             yield (
                 f"the source of {name} has changed since the last call and it has no `version`; rollouts made "
                 f"before and after are kept in one run. Give it a version if its behaviour changed"
@@ -200,6 +200,6 @@ def _agreed_grading(manifest: Manifest, now: Fingerprint | None, *, regrade: boo
         )
     if now is None:
         return None
-    known = generations_of(manifest)
-    again = next((generation for generation in reversed(known) if generation.hash == now.hash), None)
+    generations = generations_of(manifest)
+    again = next((generation for generation in reversed(generations) if generation.hash == now.hash), None)
     return again or next_generation(manifest, now)

@@ -42,7 +42,7 @@ def open_collection(
     try:
         with directory.agreeing():
             before = directory.manifest
-            as_told, resolved = resolved, resolved.continuing(before)
+            as_configured, resolved = resolved, resolved.continuing(before)
             check_compatible(resolved, directory, regrade=regrade, redo=redo)
             file = directory.open_tasks()
             file.adopt(resolved.tasks)
@@ -53,7 +53,7 @@ def open_collection(
         )
         if rank is not None:
             collection.save()
-        for message in changed_blocks(resolved.draw, as_told.draw):
+        for message in changed_blocks(resolved.draw, as_configured.draw):
             collection.warn(message)
         if aside is not None:
             collection.warn(f"the old run was moved to {aside}")

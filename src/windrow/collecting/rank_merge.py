@@ -68,13 +68,13 @@ class Others:
         stopped = asyncio.Event()
         control.listen(stopped.set)
         deadline = time.monotonic() + deadline_s
-        told: list[int] = []
+        announced: list[int] = []
         while not control.stopping and (waiting := [rank for rank in self._others() if self._at_work(rank)]):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            if waiting != told:
-                told = waiting
+            if waiting != announced:
+                announced = waiting
                 say(f"waiting for rank {', '.join(map(str, waiting))}, for up to {left:,.0f} s")
             try:
                 async with asyncio.timeout(min(LOOK_S, left)):
@@ -84,33 +84,33 @@ class Others:
 
     def join(self, out: Path, *, lock: bool, on_warning: Say) -> Joined:
         """Merge what there is."""
-        found = [path for path in self.directories if (path / MANIFEST).exists()]
-        merged = merge(found, out, lock=lock, on_warning=on_warning)
+        directories = [path for path in self.directories if (path / MANIFEST).exists()]
+        merged = merge(directories, out, lock=lock, on_warning=on_warning)
         lacking = (self._at_work(rank) or self._lacks(rank) for rank in self._others())
         return Joined(merged, [line for line in lacking if line is not None])
 
     def _others(self) -> Sequence[int]:
         return [rank for rank in range(len(self.directories)) if rank != self._own]
 
-    def _known(self, rank: int) -> Ranks | None:
+    def _ranks_of(self, rank: int) -> Ranks | None:
         """What the directory of a rank says, if it is of the same tasks, shared out alike."""
         path = self.directories[rank]
         if not (path / MANIFEST).exists():
             return None
-        found = collecting(read_manifest(path).ranks)
-        same = found is not None and self._terms is not None and found.terms == self._terms.terms
-        return found if same and found is not None and rank in found.present else None
+        ranks = collecting(read_manifest(path).ranks)
+        same = ranks is not None and self._terms is not None and ranks.terms == self._terms.terms
+        return ranks if same and ranks is not None and rank in ranks.present else None
 
     def _at_work(self, rank: int) -> str | None:
         """Why a rank is waited for."""
         path = self.directories[rank]
         try:
-            known = self._known(rank)
+            ranks = self._ranks_of(rank)
         except WindrowError as problem:
             return f"rank {rank}: {problem}"
-        if known is None:
+        if ranks is None:
             return f"rank {rank} has not collected its share of these tasks in {path}"
-        counts = share_of(known, rank).counts
+        counts = share_of(ranks, rank).counts
         if not counts or counts["pending"]:
             return f"rank {rank} has {counts['pending']:,} left" if counts else f"rank {rank} was broken off"
         holder = holder_of(path / f"lock.{RANK}{rank}")
@@ -118,5 +118,5 @@ class Others:
 
     def _lacks(self, rank: int) -> str | None:
         """What of a share that is done is not as it should be."""
-        left = share_of(self._known(rank), rank).left
+        left = share_of(self._ranks_of(rank), rank).left
         return f"rank {rank} has {left:,} that failed or are not graded" if left else None

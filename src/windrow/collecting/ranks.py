@@ -86,11 +86,11 @@ def without_rank(run: RunConfig) -> RunConfig:
 def note(rank: Rank, loaded: LoadedConfig, own: int, tasks: int) -> str:
     """What to say of a rank; how it was found out, if nobody has written it down."""
     launcher = next((names for names in LAUNCHERS if names[0] == loaded.origins.get("rank")), None)
-    said = f"rank {rank.number} of {rank.world_size}"
+    label = f"rank {rank.number} of {rank.world_size}"
     if launcher is None:
-        return f"{said}: {own:,} of {tasks:,} tasks"
-    found = f"{launcher[0]}, {loaded.origins['world_size']}"
-    return f"{said} (from {found}): {own:,} of {tasks:,} tasks; {NO_RANKS}"
+        return f"{label}: {own:,} of {tasks:,} tasks"
+    variables = f"{launcher[0]}, {loaded.origins['world_size']}"
+    return f"{label} (from {variables}): {own:,} of {tasks:,} tasks; {NO_RANKS}"
 
 
 def is_unasked(note: str) -> bool:

@@ -81,10 +81,10 @@ def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch
     if pattern is None:
         correct = any(re.search(wanted, reply) for wanted in answers_of(answer))
         return AnswerMatch(correct, bool(reply.strip()), looks_for_answer=False)
-    found = list(re.finditer(pattern, reply))
-    if not found:
+    matches = list(re.finditer(pattern, reply))
+    if not matches:
         return AnswerMatch(False, False)
-    match = found[-1]
+    match = matches[-1]
     final_answer = ((match.group(1) if match.re.groups else match.group()) or "").strip()
     return AnswerMatch(final_answer in (wanted.strip() for wanted in answers_of(answer)), True, final_answer)
 
@@ -162,8 +162,8 @@ def final_number(reply: str) -> Fraction | None:
         first = _IN_TEXT.search(inside)
         if first and (value := parse_number(first.group())) is not None:
             return value
-    for found in reversed(_numbers(reply)):
-        value = parse_number(found)
+    for number_text in reversed(_numbers(reply)):
+        value = parse_number(number_text)
         if value is not None:
             return value
     return None
@@ -181,15 +181,15 @@ def _marks(text: str) -> list[re.Match[str]]:
 
 def _numbers(text: str) -> list[str]:
     """Every number in the text; the places where one may begin are found first, which is far quicker in prose."""
-    found: list[str] = []
+    number_texts: list[str] = []
     starts = _NUMBER_START_ASCII if text.isascii() else _NUMBER_START
     start = starts.search(text)
     while start is not None:
         number = _IN_TEXT.match(text, start.start())
         if number is not None:
-            found.append(number.group())
+            number_texts.append(number.group())
         start = starts.search(text, number.end() if number is not None else start.end())
-    return found
+    return number_texts
 
 
 def _plain(text: str) -> str:
@@ -197,7 +197,7 @@ def _plain(text: str) -> str:
     for mark, plain in (("{,}", ","), ("\\,", ""), ("\\!", ""), ("\\%", "%"), ("\\$", "$")):
         text = text.replace(mark, plain)
     return _LATEX_FRACTION.sub(
-        lambda found: f"{found[1]}{' ' if found[1] else ''}{found[2]}/{found[3]}", text
+        lambda fraction: f"{fraction[1]}{' ' if fraction[1] else ''}{fraction[2]}/{fraction[3]}", text
     )
 
 

@@ -17,24 +17,24 @@ from windrow.store.resume import ResumeState
 from windrow.tasks.plan import Slot
 
 
-class Closed(msgspec.Struct, frozen=True):
+class ClosedGroup(msgspec.Struct, frozen=True):
     """A group whose slots are all settled: its members, or None if they are too few; and those of this call."""
 
     group: RolloutGroup | None
     fresh: tuple[Rollout, ...]
 
 
-class _Open(msgspec.Struct):
+class _OpenGroup(msgspec.Struct):
     left: int  # slots that this call has still to settle
     fresh: list[Rollout] = []
 
 
-class Groups:
+class GroupTracker:
     def __init__(self, resume_state: ResumeState, *, samples: int, min_group: float) -> None:
         self._resume_state = resume_state
         self._samples = samples
         self._least = least_members(samples, min_group)
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenGroup] = {}
         self.short = 0  # groups that were closed with too few members
 
     def touch(self, slot: Slot) -> None:
@@ -42,9 +42,9 @@ class Groups:
         if slot.group not in self._open:
             first = slot.number - slot.sample
             pending = map(self._resume_state.ledger.is_pending, range(first, first + self._samples))
-            self._open[slot.group] = _Open(sum(pending))
+            self._open[slot.group] = _OpenGroup(sum(pending))
 
-    def settle(self, slot: Slot, rollouts: Iterable[Rollout]) -> Closed | None:
+    def settle(self, slot: Slot, rollouts: Iterable[Rollout]) -> ClosedGroup | None:
         """The slot is not tried again in this call; the group, if this was the last one of it."""
         open_group = self._open[slot.group]
         open_group.fresh += rollouts
@@ -52,7 +52,7 @@ class Groups:
         if open_group.left:
             return None
         del self._open[slot.group]
-        return Closed(self._group(slot.group, open_group.fresh), tuple(open_group.fresh))
+        return ClosedGroup(self._group(slot.group, open_group.fresh), tuple(open_group.fresh))
 
     def settled_before(self, group: str) -> RolloutGroup | None:
         """A group of earlier calls, if it has members enough."""

@@ -37,7 +37,7 @@ def marked(reply: str, pattern: str, scale: Scale) -> Mark:
 def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
     """What `read` makes of the pattern's group, wherever it matches; ValueError if it is not everywhere the same."""
     reply = without_thinking(reply)
-    found: list[T] = []
+    verdicts: list[T] = []
     for match in re.finditer(pattern, reply, re.S):
         text = match.group(1)
         if text is None:
@@ -47,12 +47,12 @@ def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
             _BEFORE.search(reply, max(0, start - 1), start) or _AFTER.match(reply, end)
         ):
             raise ValueError(f"{text!r} is only a part of a number")
-        found.append(read(text))
-    if not found:
+        verdicts.append(read(text))
+    if not verdicts:
         raise ValueError("there is no verdict in it" if reply.strip() else "it is empty")
-    if any(other != found[0] for other in found):
+    if any(other != verdicts[0] for other in verdicts):
         raise ValueError("it gives several verdicts that differ")
-    return found[0]
+    return verdicts[0]
 
 
 def mark_of(verdict: Json, scale: Scale) -> Mark:
@@ -100,36 +100,36 @@ def json_object(reply: str) -> dict[str, Json]:
     text = without_thinking(reply).strip()
     fenced = _FENCE.fullmatch(text)
     try:
-        found = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once, parse_constant=_refused)
+        parsed = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once, parse_constant=_refused)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     except json.JSONDecodeError as problem:
         raise ValueError(f"it is not a JSON object: {problem}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ValueError("it is not a JSON object")
-    return found
+    return parsed
 
 
-def exactly(found: Json, names: Iterable[str], what: str) -> Mapping[str, Json]:
+def exactly(value: Json, names: Iterable[str], what: str) -> Mapping[str, Json]:
     """An object with these names, each of them, and no other."""
     names = list(names)
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError(f"{what} must be an object with {', '.join(names)}")
     for name in names:
-        if name not in found:
+        if name not in value:
             raise ValueError(f"{what} lacks {name!r}")
-    for name in found:
+    for name in value:
         if name not in names:
             raise ValueError(f"{what} has {_short(name)}, which was not asked for")
-    return found
+    return value
 
 
 def json_mark(reply: str, scale: Scale) -> Mark:
     """The verdict in `{"score": …}`."""
-    found = json_object(reply)
-    if "score" not in found:
+    fields = json_object(reply)
+    if "score" not in fields:
         raise ValueError("the object has no 'score'")
-    return mark_of(found["score"], scale)
+    return mark_of(fields["score"], scale)
 
 
 def read_mark(reply: str, extract: str, scale: Scale) -> Mark:
@@ -138,10 +138,10 @@ def read_mark(reply: str, extract: str, scale: Scale) -> Mark:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a key stands twice in the JSON object")
-    return found
+    return fields
 
 
 def _refused(constant: str) -> float:

@@ -30,9 +30,9 @@ def without_thinking(text: str) -> str:
 def text_of(message: Message) -> str:
     """What a message says: its text, its calls, a word for each image; no reasoning."""
     if message.content is None or isinstance(message.content, str):
-        said = message.content or ""
+        text = message.content or ""
     else:
-        said = "".join(
+        text = "".join(
             str(part["text"])
             if "text" in part
             else f"({'image' if is_blob(part) else part.get('type', 'part')})"
@@ -40,9 +40,9 @@ def text_of(message: Message) -> str:
             if part.get("type") not in _HIDDEN_PARTS
         )
     if message.origin == "policy":
-        said = without_thinking(said)
+        text = without_thinking(text)
     calls = [f"(calls {call.name} with {call.arguments})" for call in message.tool_calls or ()]
-    return "\n".join([said, *calls] if said or not calls else calls)
+    return "\n".join([text, *calls] if text or not calls else calls)
 
 
 def reply_of(messages: Sequence[Message]) -> str:
@@ -59,10 +59,10 @@ def opening_of(messages: Sequence[Message]) -> list[Section]:
 def answer_of(messages: Sequence[Message], shows: Shows, *, called: str) -> list[Section]:
     """What the policy said, and what came of it: all from its first word on, or its last word alone."""
     opening = len(opening_of(messages))
-    said = [(message.role, message) for message in messages[opening:]]
-    if shows == "reply" or len(said) < 2:
+    answer_messages = [(message.role, message) for message in messages[opening:]]
+    if shows == "reply" or len(answer_messages) < 2:
         return [(called, reply_of(messages))]
-    return [(f"{called}, {role}", text_of(message)) for role, message in said]
+    return [(f"{called}, {role}", text_of(message)) for role, message in answer_messages]
 
 
 def as_text(sections: Sequence[Section]) -> str:

@@ -119,7 +119,7 @@ class Judges:
     async def completion(self, model: Model, request: Request) -> Completion:
         """One call; what it took is counted, also where nobody can use it."""
         try:
-            found = await complete(
+            completion = await complete(
                 model.policy,
                 request,
                 retries=model.call_retries,
@@ -130,10 +130,10 @@ class Judges:
             raise ScorerError(
                 f"the judge {model.policy.model!r}: {problem}", kind=problem.kind, retryable=False
             ) from problem
-        usage = priced(found.usage, model.price)
+        usage = priced(completion.usage, model.price)
         if usage is not None:
             self._on_usage(usage)
-        return found if usage is found.usage else msgspec.structs.replace(found, usage=usage)
+        return completion if usage is completion.usage else msgspec.structs.replace(completion, usage=usage)
 
 
 class JudgeContext:
@@ -149,12 +149,12 @@ class JudgeContext:
         self._calls = 0  # under way
 
     def model(self, name: str) -> Model:
-        found = self._models.get(name)
-        if found is None:
+        model = self._models.get(name)
+        if model is None:
             raise ScorerError(
                 f"scorer {self._scorer!r} has no judge {name!r}; give one with --judge MODEL", retryable=False
             )
-        return found
+        return model
 
     def timed_by(self, deadline: Deadline) -> None:
         """The deadline of the scorer's own time, which is paused while a judge is asked."""
@@ -217,9 +217,9 @@ class JudgeContext:
             forced=given,
         )
         with self._call():
-            found = await self._judges.completion(model, request)
-        self.spend(found.usage)
-        tokens = found.tokens
+            completion = await self._judges.completion(model, request)
+        self.spend(completion.usage)
+        tokens = completion.tokens
         if tokens is None or tokens.logprobs is None or len(tokens.logprobs) != 4 * len(given.output):
             raise ScorerError(
                 f"the judge {model.policy.model!r} gave no logprob for each of {len(given.output)} ids"

@@ -34,10 +34,10 @@ def last_boxed(text: str) -> str | None:
 def judge(reply: str, answers: list[str], math_verify: Any) -> dict[str, Any]:
     """Whether the reply's final expression equals one of the answers, and whether there was one to compare."""
     boxed = last_boxed(reply)
-    said = reply if boxed is None else boxed
+    final_expression = reply if boxed is None else boxed
     wanted = [(last_boxed(answer) or answer).strip() for answer in answers]
-    if said.strip() in wanted:
-        return {"correct": True, "formed": True, "said": said.strip()}
+    if final_expression.strip() in wanted:
+        return {"correct": True, "formed": True, "said": final_expression.strip()}
     golds = [_parse(math_verify, f"\\boxed{{{answer}}}") for answer in wanted]
     if not all(golds):
         unread = wanted[golds.index([])][:80]

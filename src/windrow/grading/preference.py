@@ -45,7 +45,7 @@ class Match(NamedTuple):
 
     pair: Pair
     margin: float
-    said: dict[str, Json]  # by order: ab, ba
+    verdicts: dict[str, Json]  # by order: ab, ba
     split: bool  # the orders gave different verdicts
 
 
@@ -107,7 +107,7 @@ class PreferenceScorer(JudgingScorer):
                     "sample": other.rollout.sample,
                     "shown_first": match.pair[0] == index,  # in the order ab
                     "margin": margin,
-                    "said": match.said,
+                    "said": match.verdicts,
                 }
             )
         score = RecordedScore(
@@ -138,13 +138,13 @@ class _Comparing:
     async def match(self, pair: Pair) -> Match:
         """Both orders side by side; where they disagree, neither has won."""
         orders = ("ab", "ba") if self._set.both_orders else ("ab",)
-        found = await together(self._asked(pair, order) for order in orders)
-        said = {order: verdict[0] for order, verdict in zip(orders, found, strict=True)}
+        answers = await together(self._asked(pair, order) for order in orders)
+        verdicts = {order: verdict[0] for order, verdict in zip(orders, answers, strict=True)}
         margins = [
-            -value if order == "ab" else value for order, (_, value) in zip(orders, found, strict=True)
+            -value if order == "ab" else value for order, (_, value) in zip(orders, answers, strict=True)
         ]
         split = len({(margin > 0) - (margin < 0) for margin in margins}) > 1
-        return Match(pair, 0.0 if split else sum(margins) / len(margins), said, split)
+        return Match(pair, 0.0 if split else sum(margins) / len(margins), verdicts, split)
 
     async def _asked(self, pair: Pair, order: str) -> tuple[Json, float]:
         """(what the judge said, how far it prefers what stands second: from -1 to 1)."""
@@ -174,16 +174,16 @@ class _Comparing:
         )
 
 
-def _letter(said: str) -> tuple[Json, float]:
-    word = said.strip().rstrip(".").casefold()
+def _letter(verdict_text: str) -> tuple[Json, float]:
+    word = verdict_text.strip().rstrip(".").casefold()
     values = {"a": -1.0, "b": 1.0, "tie": 0.0}
     if word not in values:
-        raise ValueError(f"{said[:60]!r} is none of A, B and tie")
+        raise ValueError(f"{verdict_text[:60]!r} is none of A, B and tie")
     return word.upper() if word != "tie" else word, values[word]
 
 
-def _number(said: str) -> tuple[Json, float]:
-    number = number_of(said)
+def _number(verdict_text: str) -> tuple[Json, float]:
+    number = number_of(verdict_text)
     if not -1 <= number <= 1:
         raise ValueError(f"{number:g} is not between -1 and 1")
     return number, number

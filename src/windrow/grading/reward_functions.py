@@ -48,9 +48,9 @@ class Logged:
     def log_metric(self, name: str, value: float) -> None:
         self.metrics[str(name)] = number(value, f"log_metric({name!r})")
 
-    def evidence(self, place: int, count: int) -> Json:
+    def evidence(self, index: int, count: int) -> Json:
         """What was logged of the member at this place."""
-        return {name: _plain(_entry(values, place, count)) for name, values in self.extra.items()} or None
+        return {name: _plain(_entry(values, index, count)) for name, values in self.extra.items()} or None
 
 
 def arguments(
@@ -95,9 +95,9 @@ def rewards_of(returned: Any, count: int) -> list[float | None]:
     if len(returned) != count:
         raise ScorerError(f"it returned {len(returned)} rewards for {count} completions")
     rewards: list[float | None] = []
-    for place, reward in enumerate(returned):
+    for index, reward in enumerate(returned):
         try:
-            rewards.append(None if reward is None else number(reward, f"reward {place}"))
+            rewards.append(None if reward is None else number(reward, f"reward {index}"))
         except ValueError as problem:
             raise ScorerError(f"{problem}; None says that it does not apply") from None
     return rewards
@@ -128,8 +128,8 @@ def _standard(row: Mapping[str, Json], members: Sequence[Rollout]) -> tuple[list
     if not isinstance(prompt, str) or row.get("messages") is not None:
         return None
     for rollout in members:
-        said = rollout.completion
-        if len(said) != 1 or said[0].tool_calls or rollout.tools:
+        completion = rollout.completion
+        if len(completion) != 1 or completion[0].tool_calls or rollout.tools:
             return None
     return [prompt] * len(members), [rollout.completion[0].text for rollout in members]
 
@@ -152,9 +152,9 @@ def _message(message: Message) -> dict[str, Json]:
     return wire | ({"reasoning_content": message.reasoning} if message.reasoning else {})
 
 
-def _entry(values: Any, place: int, count: int) -> Any:
+def _entry(values: Any, index: int, count: int) -> Any:
     listed = isinstance(values, list | tuple) and len(values) == count
-    return values[place] if listed else values
+    return values[index] if listed else values
 
 
 def _plain(value: Any) -> Json:

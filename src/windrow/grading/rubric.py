@@ -181,11 +181,13 @@ class RubricScorer(JudgingScorer):
     def _score(self, criterion: Criterion, opinions: Sequence[Marks]) -> RecordedScore:
         """The mean of the judges on one criterion: recorded, without a weight of its own."""
         marks = [opinion[criterion.name] for opinion in opinions]
-        said = [{"judge": judge, "said": mark.verdict} for judge, mark in zip(self.panel, marks, strict=True)]
+        judge_verdicts = [
+            {"judge": judge, "said": mark.verdict} for judge, mark in zip(self.panel, marks, strict=True)
+        ]
         return RecordedScore(
             value=sum(mark.value for mark in marks) / len(marks),
             weight=0.0,
-            evidence={"criterion": criterion.text, "weight": criterion.weight, "judges": said},
+            evidence={"criterion": criterion.text, "weight": criterion.weight, "judges": judge_verdicts},
             scorer=self.name,
         )
 

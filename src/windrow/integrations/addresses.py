@@ -31,11 +31,11 @@ class Address(msgspec.Struct, frozen=True):
         ]
         return str(self) + ("?" + "&".join(shown) if shown else "")
 
-    def refuse_unknown(self, known: Collection[str], *, of: str = "") -> None:
+    def refuse_unknown(self, allowed: Collection[str], *, of: str = "") -> None:
         for key in self.parameters:
-            if key not in known:
+            if key not in allowed:
                 raise UsageError(
-                    f"{of or self} has no parameter {key!r}{nearest(key, known)} (known: {', '.join(known)})"
+                    f"{of or self} has no parameter {key!r}{nearest(key, allowed)} (known: {', '.join(allowed)})"
                 )
 
     def whole(self, key: str, default: int, *, least: int) -> int:

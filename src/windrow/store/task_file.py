@@ -143,18 +143,18 @@ class TaskFile:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _find_or_append(self, tasks: TaskList) -> None:
-        known = self._known()
+        offsets = self._recorded_offsets()
         end = self.path.stat().st_size
         fresh = bytearray()
         for position in range(len(tasks)):
             digest, occurrence = tasks.identity(position)
             identity = (tasks.source(position), digest, occurrence)
-            offset = known.get(identity)
+            offset = offsets.get(identity)
             if offset is None:
                 line = encode(_line(tasks.task(position), occurrence)) + b"\n"
                 fresh += line
                 offset = end
-                known.set(identity, offset)
+                offsets.set(identity, offset)
                 end += len(line)
                 if len(fresh) > WRITE_BYTES:
                     self._log.append_now(bytes(fresh))
@@ -166,23 +166,23 @@ class TaskFile:
     def close(self) -> None:
         self._file.close()
 
-    def _known(self) -> HashIndex:
+    def _recorded_offsets(self) -> HashIndex:
         """Where each task stands. A bad line is counted and left: its task is appended anew."""
-        known = HashIndex()
+        offsets = HashIndex()
         for number, (offset, line) in enumerate(read_known(self.path), 1):
             if line is None:
                 self.bad_lines.append(number)
             else:
-                known.set((line.source, line.digest, line.occurrence), offset)
-        return known
+                offsets.set((line.source, line.digest, line.occurrence), offset)
+        return offsets
 
 
 class KnownTasks:
     """All tasks of a file, by position, each read from it when asked for."""
 
     def __init__(self, path: Path) -> None:
-        known = read_known(path) if path.exists() else ()
-        self._offsets = array("Q", (offset for offset, line in known if line is not None))
+        lines = read_known(path) if path.exists() else ()
+        self._offsets = array("Q", (offset for offset, line in lines if line is not None))
         self._path = path
         self._file = path.open("rb") if self._offsets else None
         self._latest: tuple[int, KnownTask] | None = None

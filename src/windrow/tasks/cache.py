@@ -36,37 +36,37 @@ def open_kept(path: str, split: str | None) -> tuple[Rows, str]:
     now = None if path == STANDARD_INPUT else _digest(path)
     if now is None:
         return open_source(path, split=split)
-    place = _place(path, split)
-    record = _record(place)
+    prepared_file = _prepared_file(path, split)
+    record = _record(prepared_file)
     if record is not None and record.input != now:
         raise UsageError(
             f"{path} has changed since its tasks were prepared; leave out --reuse-prepared to prepare them anew"
         )
-    if record is not None and _file_digest(place) == record.kept:
-        return RowFile(place.open("rb"), path, label="index"), record.name
+    if record is not None and _file_digest(prepared_file) == record.kept:
+        return RowFile(prepared_file.open("rb"), path, label="index"), record.name
     rows, name = open_source(path, split=split)
     try:
-        kept = _keep(place, rows, name, now)
+        kept = _keep(prepared_file, rows, name, now)
     except OSError as problem:
         rows.close()
         raise UsageError(
-            f"--reuse-prepared cannot keep the tasks of {path} in {place.parent}: {problem.strerror or problem}; WINDROW_CACHE "
+            f"--reuse-prepared cannot keep the tasks of {path} in {prepared_file.parent}: {problem.strerror or problem}; WINDROW_CACHE "
             f"names another place"
         ) from None
     if not kept:
         return rows, name
     rows.close()
-    return RowFile(place.open("rb"), path, label="index"), name
+    return RowFile(prepared_file.open("rb"), path, label="index"), name
 
 
 def open_anew(path: str, split: str | None) -> tuple[Rows, str]:
     """As `open_source`; what was kept of the input is forgotten."""
     if path != STANDARD_INPUT:
-        _place(path, split).with_suffix(".json").unlink(missing_ok=True)
+        _prepared_file(path, split).with_suffix(".json").unlink(missing_ok=True)
     return open_source(path, split=split)
 
 
-def _place(path: str, split: str | None) -> Path:
+def _prepared_file(path: str, split: str | None) -> Path:
     return cache_home() / "prepared" / f"{digest([os.path.abspath('.'), path, split])}.jsonl"
 
 
@@ -94,17 +94,17 @@ def _file_digest(file: Path) -> str | None:
         return None
 
 
-def _record(place: Path) -> _Record | None:
+def _record(prepared_file: Path) -> _Record | None:
     try:
-        return msgspec.json.decode(place.with_suffix(".json").read_bytes(), type=_Record)
+        return msgspec.json.decode(prepared_file.with_suffix(".json").read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _keep(place: Path, rows: Rows, name: str, now: str) -> bool:
+def _keep(prepared_file: Path, rows: Rows, name: str, now: str) -> bool:
     """Whether all rows could be kept: a bad one is to be reported by its own place."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_suffix(f".{os.getpid()}")
+    prepared_file.parent.mkdir(parents=True, exist_ok=True)
+    draft = prepared_file.with_suffix(f".{os.getpid()}")
     try:
         with draft.open("wb") as file:
             for row in rows:
@@ -112,9 +112,9 @@ def _keep(place: Path, rows: Rows, name: str, now: str) -> bool:
                     return False
                 file.write(msgspec.json.encode(row.data) + b"\n")
         kept = _file_digest(draft)
-        draft.replace(place)
+        draft.replace(prepared_file)
     finally:
         draft.unlink(missing_ok=True)
     draft.write_bytes(msgspec.json.encode(_Record(name, now, str(kept))))
-    draft.replace(place.with_suffix(".json"))
+    draft.replace(prepared_file.with_suffix(".json"))
     return True

@@ -37,8 +37,8 @@ class JoinedRows:
 
     @property
     def repeats(self) -> tuple[int, int] | None:
-        found = [rows.repeats for rows, _, _ in self._sets if rows.repeats is not None]
-        return (min(least for least, _ in found), max(most for _, most in found)) if found else None
+        ranges = [rows.repeats for rows, _, _ in self._sets if rows.repeats is not None]
+        return (min(least for least, _ in ranges), max(most for _, most in ranges)) if ranges else None
 
     @property
     def seeded(self) -> bool:
@@ -74,7 +74,7 @@ class JoinedRows:
             rows.close()
 
 
-def chosen(run: RunConfig, split: str | None) -> tuple[str, list[DatasetConfig]]:
+def datasets_of_split(run: RunConfig, split: str | None) -> tuple[str, list[DatasetConfig]]:
     """The split, and its data sets. Refuses what does not say which."""
     for key, value in (("path", run.tasks.path), ("source", run.tasks.source)):
         if value is not None:
@@ -85,31 +85,33 @@ def chosen(run: RunConfig, split: str | None) -> tuple[str, list[DatasetConfig]]
     if split is None and len(splits) > 1:
         raise UsageError(f"`datasets` are of several splits: give --split, one of {', '.join(splits)}")
     wanted = splits[0] if split is None else split
-    found = [dataset for dataset in run.datasets if dataset.split == wanted]
-    if not found:
+    datasets = [dataset for dataset in run.datasets if dataset.split == wanted]
+    if not datasets:
         raise UsageError(
             f"--split {wanted}: no data set is of it{nearest(wanted, splits)} (they are of {', '.join(splits)})"
         )
-    return wanted, found
+    return wanted, datasets
 
 
 def repeats_of(datasets: Sequence[DatasetConfig]) -> int | None:
     """How many rollouts a task has by these data sets, where they say it."""
-    said = {dataset.num_repeats for dataset in datasets}
-    if len(said) > 1:
-        numbers = ", ".join(str(number or "none") for number in sorted(said, key=lambda number: number or 0))
+    repeat_counts = {dataset.num_repeats for dataset in datasets}
+    if len(repeat_counts) > 1:
+        numbers = ", ".join(
+            str(number or "none") for number in sorted(repeat_counts, key=lambda number: number or 0)
+        )
         raise UsageError(
             f"the data sets of this split differ in num_repeats ({numbers}), and a run has one: give -k, or collect "
             f"them apart"
         )
-    return said.pop()
+    return repeat_counts.pop()
 
 
 def open_datasets(datasets: Sequence[DatasetConfig], split: str, opened: Open) -> JoinedRows:
     sets: list[tuple[ForeignRows, str, str | None]] = []
     for dataset in datasets:
-        rows, found = opened(expand(dataset.path, where="datasets.path"), split)
-        name = expand(dataset.source, where="datasets.source") or found
+        rows, default_name = opened(expand(dataset.path, where="datasets.path"), split)
+        name = expand(dataset.source, where="datasets.source") or default_name
         if name in (source for _, source, _ in sets):
             raise UsageError(
                 f"two data sets of split {split!r} are called {name!r}; give one another `source`"

@@ -43,8 +43,8 @@ def open_hub(path: str, *, split: str | None) -> tuple[SpooledRows, str]:
         except Exception as problem:  # whatever the network, the hub or a file's reader has to say
             raise UsageError(f"cannot load {path}, split {split!r}: {_said(problem)}") from problem
         table = dataset.with_format("arrow")
-        found = arrow_rows(table.iter(batch_size=BATCH_ROWS), table.features.arrow_schema, path)
-        rows = SpooledRows(found, f"{path} {split}", label="index")
+        numbered_rows = arrow_rows(table.iter(batch_size=BATCH_ROWS), table.features.arrow_schema, path)
+        rows = SpooledRows(numbered_rows, f"{path} {split}", label="index")
     source = directory.resolve().name if local else name
     return rows, source + (f":{config}" if config else "") + (f"@{revision}" if revision else "")
 

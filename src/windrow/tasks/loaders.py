@@ -22,7 +22,7 @@ from typing import Any
 from windrow.errors import UsageError
 from windrow.registry import declared, resolve
 from windrow.tasks.rows import Rows, open_rows
-from windrow.tasks.spool import Found, SpooledRows
+from windrow.tasks.spool import NumberedRow, SpooledRows
 
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
@@ -80,7 +80,7 @@ def _open_function(path: str, split: str | None) -> SpooledRows:
     return SpooledRows(_called(function, path, split), path, label="index")
 
 
-def _called(function: Callable[..., Any], path: str, split: str | None) -> Iterator[Found]:
+def _called(function: Callable[..., Any], path: str, split: str | None) -> Iterator[NumberedRow]:
     """What the function yields. Whatever it raises is the user's to see, under the loader's name."""
     arguments = _arguments(function, path, split)
     try:

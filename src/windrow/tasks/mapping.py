@@ -42,7 +42,7 @@ class FieldMap(msgspec.Struct, frozen=True):
     filters: tuple[tuple[str, Filter], ...]
 
     def value(self, row: Mapping[str, Json]) -> Json:
-        value = _found(row, self.source)
+        value = _value_at(row, self.source)
         for spelling, filter in self.filters:
             try:
                 value = filter(value)
@@ -139,11 +139,13 @@ def _filter(spelling: str) -> Filter:
         if not argument:
             raise ValueError(f"the filter {name!r} needs a text: {name}:TEXT")
         return WITH_TEXT[name](argument)
-    known = [*WITH_TEXT, *PLAIN]
-    raise ValueError(f"unknown filter {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+    filter_names = [*WITH_TEXT, *PLAIN]
+    raise ValueError(
+        f"unknown filter {name!r}{nearest(name, filter_names)} (known: {', '.join(filter_names)})"
+    )
 
 
-def _found(row: Mapping[str, Json], source: str) -> Json:
+def _value_at(row: Mapping[str, Json], source: str) -> Json:
     """The value at a dotted place; a field whose own name has dots comes first."""
     if source in row:
         return row[source]
@@ -161,16 +163,16 @@ def _found(row: Mapping[str, Json], source: str) -> Json:
 
 def _after(text: str) -> Filter:
     def filter(value: Json) -> Json:
-        _, found, rest = _text(value).rpartition(text)
-        return _something(rest.strip() if found else "")
+        _, separator, rest = _text(value).rpartition(text)
+        return _nonempty(rest.strip() if separator else "")
 
     return filter
 
 
 def _before(text: str) -> Filter:
     def filter(value: Json) -> Json:
-        rest, found, _ = _text(value).partition(text)
-        return _something(rest.strip() if found else "")
+        rest, separator, _ = _text(value).partition(text)
+        return _nonempty(rest.strip() if separator else "")
 
     return filter
 
@@ -183,7 +185,7 @@ def _regex(pattern: str) -> Filter:
 
     def filter(value: Json) -> Json:
         match = compiled.search(_text(value))
-        return _something((match[1] if compiled.groups else match[0]) if match else None)
+        return _nonempty((match[1] if compiled.groups else match[0]) if match else None)
 
     return filter
 
@@ -224,10 +226,10 @@ def _text(value: Json) -> str:
     return value
 
 
-def _something(found: str | None) -> str:
-    if not found:
+def _nonempty(text: str | None) -> str:
+    if not text:
         raise ValueError("finds nothing")
-    return found
+    return text
 
 
 def _shown(value: Json) -> str:

@@ -21,9 +21,9 @@ class Identities:
 
     @classmethod
     def restored(cls, digests: bytes, occurrences: dict[int, int]) -> Identities:
-        found = cls()
-        found._digests, found._occurrences = bytearray(digests), occurrences
-        return found
+        identities = cls()
+        identities._digests, identities._occurrences = bytearray(digests), occurrences
+        return identities
 
     def packed(self, positions: Sequence[int]) -> tuple[bytes, dict[int, int]]:
         """The digests of the tasks at these positions, one after the other, and by their order, which is not the first
@@ -33,8 +33,10 @@ class Identities:
         starts = (position * DIGEST_BYTES for position in positions)
         digests = b"".join(self._digests[start : start + DIGEST_BYTES] for start in starts)
         repeated = self._occurrences
-        found = {n: repeated[at] for n, at in enumerate(positions) if at in repeated} if repeated else {}
-        return digests, found
+        occurrences = (
+            {n: repeated[at] for n, at in enumerate(positions) if at in repeated} if repeated else {}
+        )
+        return digests, occurrences
 
     def append(self, digest: str, occurrence: int) -> None:
         if occurrence:

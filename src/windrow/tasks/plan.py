@@ -178,8 +178,8 @@ class Plan:
         tasks = self.tasks
         source = None
         for position in range(len(tasks)):
-            if (found := tasks.source(position)) != source:
-                source = found
+            if (task_source := tasks.source(position)) != source:
+                source = task_source
                 name = group_namer(
                     source=source, split=self._split, pass_=self._pass, behaviour=self._behaviour
                 )

@@ -108,13 +108,13 @@ def draw_by_ratio(
     """Of each category its part of `n`, or all it has; and what was asked of each and drawn."""
     parts = shares(n, [category.weight for category in ratio.values()])
     drawn: list[int] = []
-    found: dict[str, Category] = {}
+    categories: dict[str, Category] = {}
     for (name, category), asked in zip(ratio.items(), parts, strict=True):
         low, high = category.range
-        own = draw_uniform((c for c in candidates if low <= difficulty(c) <= high), asked, rank)
-        found[name] = msgspec.structs.replace(category, asked=asked, drawn=len(own))
-        drawn += own
-    return sorted(drawn, key=rank), found
+        drawn_here = draw_uniform((c for c in candidates if low <= difficulty(c) <= high), asked, rank)
+        categories[name] = msgspec.structs.replace(category, asked=asked, drawn=len(drawn_here))
+        drawn += drawn_here
+    return sorted(drawn, key=rank), categories
 
 
 def ranking(identity: Callable[[int], tuple[str, int]], seed: int, pass_: int) -> Callable[[int], bytes]:
@@ -129,5 +129,5 @@ def ranking(identity: Callable[[int], tuple[str, int]], seed: int, pass_: int) -
 
 def made_seed(source: str, split: str | None) -> int:
     """A seed where none is given: the same for every rank and every call."""
-    found = hashlib.sha256(f"draw:{source}:{split}".encode()).digest()
-    return int.from_bytes(found[:4], "big") >> (32 - MADE_SEED_BITS)
+    seed_digest = hashlib.sha256(f"draw:{source}:{split}".encode()).digest()
+    return int.from_bytes(seed_digest[:4], "big") >> (32 - MADE_SEED_BITS)

@@ -142,9 +142,9 @@ class Source:
         """The same for the same tasks in the same order."""
         names = [self.name] if self._source_of is None else [self.source(at) for at in positions]
         digests, occurrences = self._identities.packed(positions)
-        found = hashlib.sha256(canonical([names, sorted(occurrences.items())]))
-        found.update(digests)
-        return found.hexdigest()
+        hasher = hashlib.sha256(canonical([names, sorted(occurrences.items())]))
+        hasher.update(digests)
+        return hasher.hexdigest()
 
     def _add(self, row: Row, digest: str, occurrence: int) -> None:
         self._offsets.append(row.offset)
@@ -208,17 +208,17 @@ def scan(
         except (ValueError, RecursionError) as problem:
             source.invalid.append(BadRow(row.where, str(problem)))
             continue
-        own: Hashable = source_of(row.offset) if source_of is not None else None
+        dataset: Hashable = source_of(row.offset) if source_of is not None else None
         if (key := key_of(row.data)) is not None:
-            known = ids.get((own, key))
-            if known is None:
-                ids.set((own, key), len(source))
-            elif source.identity(known)[0] != row_digest:
-                taken[len(source.invalid)] = (key, known)
+            id_owner = ids.get((dataset, key))
+            if id_owner is None:
+                ids.set((dataset, key), len(source))
+            elif source.identity(id_owner)[0] != row_digest:
+                taken[len(source.invalid)] = (key, id_owner)
                 source.invalid.append(BadRow(row.where, ""))
                 continue
-        occurrence = occurrences.get((own, row_digest)) or 0
-        occurrences.set((own, row_digest), occurrence + 1)
+        occurrence = occurrences.get((dataset, row_digest)) or 0
+        occurrences.set((dataset, row_digest), occurrence + 1)
         source._add(row, row_digest, occurrence)
         source.row_sampling.update(sampling_of(row.data))
         source.row_limits.update(limits_of(row.data, split))
@@ -227,7 +227,7 @@ def scan(
         if watch:
             watch(row.data, row.where)
     if taken:
-        _say_who_has_the_id(source, taken)
+        _describe_taken_ids(source, taken)
     if source.invalid and not skip_invalid:
         raise UsageError(list_problems(source.invalid) + "\n--skip-invalid leaves such rows out")
     if not len(source):
@@ -284,12 +284,10 @@ def _expect(row: Mapping[str, Json], field: str, types: tuple[type, ...], expect
         )
 
 
-def _say_who_has_the_id(source: Source, taken: Mapping[int, tuple[str, int]]) -> None:
+def _describe_taken_ids(source: Source, taken: Mapping[int, tuple[str, int]]) -> None:
     """Write the problems of rows whose id is another's. Where that one stands is not kept: the rows are read again."""
-    wanted = {source.index(known) for _, known in taken.values()}
+    wanted = {source.index(id_owner) for _, id_owner in taken.values()}
     where = {row.index: row.where for row in source.rows if isinstance(row, Row) and row.index in wanted}
-    for number, (key, known) in taken.items():
-        problem = (
-            f"id {key!r} is already used by another row with other content, at {where[source.index(known)]}"
-        )
+    for number, (key, id_owner) in taken.items():
+        problem = f"id {key!r} is already used by another row with other content, at {where[source.index(id_owner)]}"
         source.invalid[number] = BadRow(source.invalid[number].where, problem)

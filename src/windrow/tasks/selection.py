@@ -37,7 +37,7 @@ class _Draws(Protocol):
     def draws(self) -> list[Draw]: ...
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class SelectedTasks(msgspec.Struct, frozen=True):
     """The tasks of a run, and how they were chosen; None: as they stand in the source."""
 
     tasks: Selection
@@ -45,7 +45,7 @@ class Chosen(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Chooser:
+class TaskSelector:
     """Chooses the tasks of a run, once or again by what was recorded of the choice."""
 
     def __init__(self, loaded: LoadedConfig) -> None:
@@ -54,11 +54,11 @@ class Chooser:
         self.wanted = _checked(loaded)
         self.table = TraitTable()  # to be filled as the rows are read, if a choice is `wanted`
 
-    def choose(self, source: Source, before: _Draws | None = None) -> Chosen:
+    def select(self, source: Source, before: _Draws | None = None) -> SelectedTasks:
         """`before` is the run that this call continues."""
         tasks = self._run.tasks
         if not self.wanted:
-            return Chosen(source.select(limit=tasks.limit, shuffle=tasks.shuffle))
+            return SelectedTasks(source.select(limit=tasks.limit, shuffle=tasks.shuffle))
         draw, notes = self._blocked(source, before)
         positions: Sequence[int] = range(len(source))
         if draw.blocked:
@@ -71,8 +71,8 @@ class Chooser:
         if self._run.draw.how is not None:
             positions, draw = self._drawn(source, positions, draw)
             notes += _drawn_notes(draw)
-        chosen = source.select(of=positions, limit=tasks.limit, shuffle=tasks.shuffle)
-        return Chosen(chosen, draw, tuple(notes))
+        selection = source.select(of=positions, limit=tasks.limit, shuffle=tasks.shuffle)
+        return SelectedTasks(selection, draw, tuple(notes))
 
     def _blocked(self, source: Source, before: _Draws | None) -> tuple[Draw, list[str]]:
         """What is left out: as it was for this pass, else what the file says now."""
@@ -151,9 +151,9 @@ def _described(draw: Draw) -> str:
     return f"{draw.how}, seed {draw.seed}{''.join(ranges)}"
 
 
-def changed_blocks(draw: Draw | None, as_told: Draw | None) -> Iterator[str]:
+def changed_blocks(draw: Draw | None, as_configured: Draw | None) -> Iterator[str]:
     """A warning where a pass goes on with other blocked domains than the file has now."""
-    if draw is not None and as_told is not None and draw.blocked != as_told.blocked:
+    if draw is not None and as_configured is not None and draw.blocked != as_configured.blocked:
         yield (
             f"the blocklist has changed; pass {draw.pass_} goes on without the {len(draw.blocked):,} domains that it was "
             f"begun without ({draw.left_out:,} tasks)"

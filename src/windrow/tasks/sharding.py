@@ -41,9 +41,9 @@ class Rank(msgspec.Struct, frozen=True):
     def positions(self, count: int) -> array[int]:
         """The tasks of this rank in a plan of `count` tasks."""
         turns = rounds(self.weights, count)
-        own = [place for place, rank in enumerate(turns) if rank == self.number]
-        found = (start + place for start in range(0, count, max(1, len(turns))) for place in own)
-        return array("Q", (position for position in found if position < count))
+        own_turns = [turn for turn, rank in enumerate(turns) if rank == self.number]
+        positions = (start + turn for start in range(0, count, max(1, len(turns))) for turn in own_turns)
+        return array("Q", (position for position in positions if position < count))
 
 
 class Part:
@@ -66,18 +66,18 @@ class Part:
         return self._tasks.task(self._positions[position])
 
     def digest(self) -> str:
-        found = hashlib.sha256(self._tasks.digest().encode())
-        found.update(array("Q", self._positions).tobytes())
-        return found.hexdigest()
+        hasher = hashlib.sha256(self._tasks.digest().encode())
+        hasher.update(array("Q", self._positions).tobytes())
+        return hasher.hexdigest()
 
 
 def plan_digest(tasks: TaskList, *, samples: int, pass_: int) -> str:
     """What is shared out, and in which order: the same for ranks that go by the same plan."""
-    found = hashlib.sha256(b"%d %d" % (samples, pass_))
+    hasher = hashlib.sha256(b"%d %d" % (samples, pass_))
     for position in range(len(tasks)):
         name, occurrence = tasks.identity(position)
-        found.update(f"\n{tasks.source(position)} {name} {occurrence}".encode())
-    return found.hexdigest()[:16]
+        hasher.update(f"\n{tasks.source(position)} {name} {occurrence}".encode())
+    return hasher.hexdigest()[:16]
 
 
 def shares(total: int, weights: Sequence[float]) -> list[int]:
@@ -85,11 +85,11 @@ def shares(total: int, weights: Sequence[float]) -> list[int]:
     to the lower rank."""
     whole = _whole_numbers(weights)
     parts = sum(whole)
-    found = [total * weight // parts for weight in whole]
+    counts = [total * weight // parts for weight in whole]
     remainders = sorted(range(len(whole)), key=lambda rank: (-(total * whole[rank] % parts), rank))
-    for rank in remainders[: total - sum(found)]:
-        found[rank] += 1
-    return found
+    for rank in remainders[: total - sum(counts)]:
+        counts[rank] += 1
+    return counts
 
 
 def rounds(weights: Sequence[float], most: int) -> list[int]:

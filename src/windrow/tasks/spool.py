@@ -22,19 +22,21 @@ from windrow.records import Json
 from windrow.tasks.rows import MAX_ROW_BYTES, BadRow, Row, parse_row
 
 # (line or index, the row, or why there is none).
-Found = tuple[int, Mapping[str, Any] | ValueError]
+NumberedRow = tuple[int, Mapping[str, Any] | ValueError]
 
 
 class SpooledRows:
     """What a loader found, in a file of our own that is gone when it is closed."""
 
-    def __init__(self, found: Iterable[Found], name: str, *, label: Literal["line", "index"]) -> None:
+    def __init__(
+        self, numbered_rows: Iterable[NumberedRow], name: str, *, label: Literal["line", "index"]
+    ) -> None:
         self.name = name
         self._label = label
         self._file: IO[bytes] = tempfile.TemporaryFile()
         self._numbers = array("Q")
         self._bad: dict[int, str] = {}
-        for number, row in found:
+        for number, row in numbered_rows:
             try:
                 self._file.write(_line(row))
             except (ValueError, RecursionError) as problem:

@@ -71,13 +71,13 @@ class Hud(Env):
         limit = self._seconds("setup_timeout_s")
         try:
             async with asyncio.timeout(limit):
-                said = [await self._prepared(call) for call in self._task.setup]
+                setup_answers = [await self._prepared(call) for call in self._task.setup]
         except TimeoutError:
             raise EnvError(f"the setup tools did not finish within {limit:g} s", kind="timeout") from None
         permitted = [tool for tool in self._servers.tools if permits(self._task, tool.name)]
         names = {tool.name for tool in permitted}
         denied = [tool.name for tool in self._servers.tools if tool.name not in names]
-        return Observation(_opening(self._task, said), permitted, denied)
+        return Observation(_opening(self._task, setup_answers), permitted, denied)
 
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
         if reply.tool_calls:
@@ -129,8 +129,8 @@ def permits(task: HudTask, tool: str) -> bool:
     return ToolFilter(task.allowed or (), task.disallowed).permits(tool)
 
 
-def _opening(task: HudTask, said: list[McpAnswer]) -> list[dict[str, Json]]:
-    shown = said[0].text if said and task.append_setup_output else ""
+def _opening(task: HudTask, setup_answers: list[McpAnswer]) -> list[dict[str, Json]]:
+    shown = setup_answers[0].text if setup_answers and task.append_setup_output else ""
     system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
     prompt = f"{task.prompt}\n\n{shown}" if shown else task.prompt
     return [*system, {"role": "user", "content": prompt}]

@@ -129,7 +129,7 @@ def open_tasks(path: str) -> tuple[SpooledRows, str]:
     return rows, address.source(without=_OWN)
 
 
-def _rows(found: list[str], count: int, first: int) -> Iterator[dict[str, Json]]:
-    for game in found:
+def _rows(games: list[str], count: int, first: int) -> Iterator[dict[str, Json]]:
+    for game in games:
         for seed in range(first, first + count):
             yield {"id": f"{game}:{seed}", "env": "web", "page_reward": NAME, "game": game, "seed": seed}

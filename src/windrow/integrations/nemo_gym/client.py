@@ -214,9 +214,9 @@ def refusal(url: str, status: int, body: bytes) -> WindrowError:
     return EnvError(text, kind=f"http_{status}", retryable=status < 400 or status in NOT_THERE)
 
 
-def listed_servers(found: Json, host: str) -> list[Server]:
+def listed_servers(listing: Json, host: str) -> list[Server]:
     """What /server_instances lists; `host` is the head server's."""
-    entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    entries = [entry for entry in listing if isinstance(entry, dict)] if isinstance(listing, list) else []
     servers = (_instance(entry, host) for entry in entries)
     return [server for server in servers if server is not None]
 

@@ -76,15 +76,15 @@ def _failed(result: Result) -> WindrowError:
     return error
 
 
-def _unread(said: Mapping[str, Json], why: str, kind: str) -> Played:
+def _unread(answer: Mapping[str, Json], why: str, kind: str) -> Played:
     """An answer that is none, with whatever of the episode can be read."""
     return Played(
-        error=EnvError(f"the agent's answer cannot be taken: {why}", kind=kind), pieces=_readable(said)
+        error=EnvError(f"the agent's answer cannot be taken: {why}", kind=kind), pieces=_readable(answer)
     )
 
 
-def _readable(said: Mapping[str, Json]) -> tuple[Piece, ...]:
-    response = said.get("response")
+def _readable(answer: Mapping[str, Json]) -> tuple[Piece, ...]:
+    response = answer.get("response")
     try:
         return tuple(read_output(response["output"])) if isinstance(response, dict) else ()
     except (ValueError, KeyError):
@@ -92,7 +92,7 @@ def _readable(said: Mapping[str, Json]) -> tuple[Piece, ...]:
 
 
 def _state(
-    said: Mapping[str, Json], result: Result, task: Task, opening: Sequence[Message]
+    answer: Mapping[str, Json], result: Result, task: Task, opening: Sequence[Message]
 ) -> dict[str, Json]:
     """What has no other place in the record, so that the answer can be written again as it was."""
     slot = Slot(number=0, id="", attempt=1, group="", sample=0, seed=0, task=task, recorded_task=task)
@@ -102,8 +102,8 @@ def _state(
     record_pieces(scratch, result.pieces)
     scratch.outcome.end("completed", "answered")
     rollout = msgspec.structs.replace(build_rollout(scratch), reward=result.reward)
-    answer = said if result.reward is None else {**said, REWARD: result.reward}
-    state: Any = with_answer(rollout, answer, result.fields).state
+    recorded_answer = answer if result.reward is None else {**answer, REWARD: result.reward}
+    state: Any = with_answer(rollout, recorded_answer, result.fields).state
     return dict(state[STATE]) if state else {}
 
 

@@ -83,8 +83,8 @@ def _kind(value: Json) -> tuple[Json, Json]:
     return repr(value.get("type")), repr(value.get("role"))
 
 
-def _at(a: Json, place: int) -> Json:
-    return a[place] if isinstance(a, list) and place < len(a) else None
+def _at(a: Json, index: int) -> Json:
+    return a[index] if isinstance(a, list) and index < len(a) else None
 
 
 def _alike(a: Json, b: Json) -> bool:

@@ -101,10 +101,10 @@ def read_result(answer: Mapping[str, Json], row: Mapping[str, Json]) -> Result:
     response = answer.get("response")
     if not isinstance(response, dict) and failure is None:
         raise ValueError(f"'response' must be an object, found {response!r:.80}")
-    said = response if isinstance(response, dict) else {"output": []}
-    incomplete = _reason(said)
+    response_body = response if isinstance(response, dict) else {"output": []}
+    incomplete = _reason(response_body)
     return Result(
-        pieces=_with_totals(read_output(said.get("output")), said, incomplete),
+        pieces=_with_totals(read_output(response_body.get("output")), response_body, incomplete),
         reward=_reward(answer, needed=failure is None),
         incomplete=incomplete,
         failure=failure,
@@ -115,8 +115,8 @@ def read_result(answer: Mapping[str, Json], row: Mapping[str, Json]) -> Result:
 def with_answer(rollout: Rollout, answer: Mapping[str, Json], fields: Mapping[str, Json]) -> Rollout:
     """The rollout that was recorded of an answer, with what of that has no other place."""
     own: dict[str, Json] = {"fields": dict(fields)} if fields else {}
-    told = msgspec.structs.replace(rollout, state={STATE: own})
-    ours, theirs = result_row(told), _unmarked(answer)
+    with_fields = msgspec.structs.replace(rollout, state={STATE: own})
+    ours, theirs = result_row(with_fields), _unmarked(answer)
     if is_number(theirs.get(REWARD)):
         theirs[REWARD] = ours[REWARD]  # it stands in the record, where another verdict may take its place
     rest = difference(ours, theirs)
@@ -175,8 +175,8 @@ def _failure(answer: Mapping[str, Json]) -> Failure | None:
     kind = answer.get(FAILURE_CLASS)
     if kind is None:
         return None
-    said = next((answer[key] for key in (JUDGE_ERROR, "error") if answer.get(key)), "")
-    message = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    reason = next((answer[key] for key in (JUDGE_ERROR, "error") if answer.get(key)), "")
+    message = reason if isinstance(reason, str) else msgspec.json.encode(reason).decode()
     return Failure(str(kind), answer.get(FAILURE_TERMINAL) is True, message or f"the agent said {kind}")
 
 
@@ -214,7 +214,7 @@ def _with_totals(
     usages = shared(read_usage(response.get("usage")), calls)
     ended = ("length" if incomplete == LENGTH else incomplete) or calls[-1].finish
     finishes = [*(call.finish for call in calls[:-1]), ended]
-    told = (
+    model_turns = (
         ModelTurn(
             msgspec.structs.replace(
                 call, usage=usage, finish=finish, model=model if isinstance(model, str) else None
@@ -222,7 +222,7 @@ def _with_totals(
         )
         for call, usage, finish in zip(calls, usages, finishes, strict=True)
     )
-    return tuple(next(told) if isinstance(piece, ModelTurn) else piece for piece in pieces)
+    return tuple(next(model_turns) if isinstance(piece, ModelTurn) else piece for piece in pieces)
 
 
 def _response(rollout: Rollout) -> dict[str, Json]:

@@ -25,10 +25,10 @@ def numbers(answer: Mapping[str, Json], row: Mapping[str, Json]) -> dict[str, fl
     """What was measured in a rollout, by name."""
     response = answer.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
-    found = dict(_numbers(usage)) if isinstance(usage, dict) else {}
+    measured = dict(_numbers(usage)) if isinstance(usage, dict) else {}
     own = {REWARD, *(key for key in answer if key not in row and not key.startswith("_ng_"))}
-    found |= {key: value for key, value in _numbers(answer) if key in own}
-    return found
+    measured |= {key: value for key, value in _numbers(answer) if key in own}
+    return measured
 
 
 def _numbers(fields: Mapping[str, Json]) -> Iterator[tuple[str, float]]:

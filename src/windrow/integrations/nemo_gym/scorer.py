@@ -63,7 +63,7 @@ class Verified(BaseScorer):
         state_fields = episode.state.get(STATE) if isinstance(episode.state, dict) else None
         recorded: dict[str, Json] = state_fields if isinstance(state_fields, dict) else {}
         if not self._asks:
-            return self._told(recorded)
+            return self._recorded_verdict(recorded)
         try:
             async with self._room:
                 return await self._verified(episode, recorded)
@@ -72,23 +72,23 @@ class Verified(BaseScorer):
         except WindrowError as problem:
             raise ScorerError(str(problem), kind=problem.kind, retryable=problem.retryable) from None
 
-    def _told(self, told: Mapping[str, Json]) -> Verdict:
+    def _recorded_verdict(self, recorded: Mapping[str, Json]) -> Verdict:
         """What was verified when the episode was played."""
-        if is_reward(told.get(REWARD)):
-            return self._verdict(told[REWARD], {})
+        if is_reward(recorded.get(REWARD)):
+            return self._verdict(recorded[REWARD], {})
         again = f"ask a verifier: windrow rescore RUN --failed-only --scorer {self.name}:http://HEAD"
-        if NEVER_JUDGED in told:
+        if NEVER_JUDGED in recorded:
             raise ScorerError(
-                f"the verifier's judge failed: {told[NEVER_JUDGED]}; {again}", kind="judge_failed"
+                f"the verifier's judge failed: {recorded[NEVER_JUDGED]}; {again}", kind="judge_failed"
             )
         raise ScorerError(f"no server has verified this episode; {again}", kind="not_verified")
 
-    async def _verified(self, episode: Episode, told: Mapping[str, Json]) -> Verdict:
+    async def _verified(self, episode: Episode, recorded: Mapping[str, Json]) -> Verdict:
         caller = Caller()
         await caller.open()
         try:
-            url = await self._url(agent_of(episode.task.data or {}) or told.get(PLAYED_BY))
-            mode = STATELESS if NEVER_JUDGED in told else await self._mode(caller, url)
+            url = await self._url(agent_of(episode.task.data or {}) or recorded.get(PLAYED_BY))
+            mode = STATELESS if NEVER_JUDGED in recorded else await self._mode(caller, url)
             if mode != STATELESS and not self.settings.get("force"):
                 raise ScorerError(
                     f"{url}/reverify_mode says {mode!r}, not {STATELESS!r}: its verdict may need what only the episode had. "

@@ -125,10 +125,10 @@ class TextArena(Match):
         ]
         return admin_texts[-1] if admin_texts else "an illegal move"
 
-    def _shown(self, seat: int, told: Sequence[tuple[int, str, Any]]) -> str:
+    def _shown(self, seat: int, messages: Sequence[tuple[int, str, Any]]) -> str:
         """What a seat was told, each with who said it; its own moves it knows."""
         lines = []
-        for sender, text, kind in told:
+        for sender, text, kind in messages:
             if sender == seat and getattr(kind, "name", "") == "PLAYER_ACTION":
                 continue
             who = "GAME" if sender == _GAME else self._state.role_mapping.get(sender, f"Player {sender}")

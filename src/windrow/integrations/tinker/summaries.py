@@ -73,11 +73,11 @@ def is_masked(turn: Turn, form: Form) -> bool:
 def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
     turns = [turn for turn in rollout.turns if turn.role == "agent"]
     steps = []
-    for place, turn in enumerate(turns):
-        last = place == len(turns) - 1
+    for step_index, turn in enumerate(turns):
+        last = step_index == len(turns) - 1
         ob_len, ac_len = _lengths(turn)
         step: dict[str, Json] = {
-            "step_idx": place,
+            "step_idx": step_index,
             "ob_len": ob_len,
             "ac_len": ac_len,
             "reward": 0.0 if turn.reward is None else turn.reward,

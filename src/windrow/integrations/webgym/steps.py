@@ -46,7 +46,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     turn: int | None
     key: str
     arguments: dict[str, Json] = {}
-    said: str = ""
+    reply: str = ""
     page: Page = Page()
     failed: str | None = None  # why it could not be done, or read
     blocked: bool = False
@@ -57,7 +57,7 @@ def trajectory_of(rollout: Rollout) -> Trajectory | None:
     """What the metrics need of a rollout; None: it was not played to an end."""
     if rollout.status == "cancelled":
         return None
-    steps = [Step(step.key, len(step.said), step.reward, step.blocked) for step in steps_of(rollout)]
+    steps = [Step(step.key, len(step.reply), step.reward, step.blocked) for step in steps_of(rollout)]
     row = rollout.task.data or {}
     return Trajectory(tuple(steps), outcome_of(rollout), difficulty_of(row) if is_row(row) else None)
 
@@ -98,14 +98,14 @@ def _taken(rollout: Rollout, thousandths: bool) -> Iterator[Taken]:
         blocked = _is_blocked(state)
         if not turn.tool_calls:
             yield Taken(
-                turn=number, key=WAIT, said=reply_text, page=page, failed=turn.parse_error, blocked=blocked
+                turn=number, key=WAIT, reply=reply_text, page=page, failed=turn.parse_error, blocked=blocked
             )
-        for place, call in enumerate(turn.tool_calls):
+        for call_index, call in enumerate(turn.tool_calls):
             yield Taken(
                 turn=number,
                 key=KEYS.get(call.name, call.name),
                 arguments=_arguments(call, (SCALE, SCALE) if thousandths else page.size),
-                said=reply_text if place == 0 else "",  # one reply, counted once
+                reply=reply_text if call_index == 0 else "",  # one reply, counted once
                 page=page,
                 failed=call.error,
                 blocked=blocked,

@@ -84,7 +84,7 @@ class TrajectoryMaker:
                 "action": {"key": step.key, "arguments": step.arguments},
                 "action_string": _words(step),
             },
-            "response": {"raw_response": step.said, "answering_tokens": {}, "raw_prompt": ""},
+            "response": {"raw_response": step.reply, "answering_tokens": {}, "raw_prompt": ""},
             "reward": {
                 "reward": step.reward,
                 "evaluation": _evaluation(rollout) if final else "",
