@@ -13,7 +13,7 @@ from tests.support.model_server import ModelServer
 from tests.support.run_builders import make_rollout
 from windrow import Rollout, RolloutGroup
 from windrow.config import RunConfig, ScorerConfig
-from windrow.engine.context import Model
+from windrow.engine.models import Model
 from windrow.grading.grading_pass import GradingPass
 from windrow.grading.run_scorers import RunScorers
 from windrow.grading.scorers import make_scorer

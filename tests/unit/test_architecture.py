@@ -71,3 +71,52 @@ def test_every_dependency_is_pinned() -> None:
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+ROOMS = ROOT / "src" / "windrow"
+CHANGES = {
+    "a new scorer",
+    "a new dialect of a model server",
+    "a new flag",
+    "a new row format",
+    "a new export",
+    "another retry rule",
+    "a new field of the log",
+    "a new tracker",
+    "a new limit",
+    "a new integration",
+}
+
+
+def test_the_architecture_says_where_ten_changes_go_and_the_paths_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Where does a change go?")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| a")]
+    paths = {change: re.findall(r"`([^`]+)`", cell) for change, cell in rows}
+    assert set(paths) == CHANGES
+    assert all(paths.values())
+    assert [path for named in paths.values() for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_room_is_in_the_table_of_rooms_and_says_what_belongs_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## The rooms")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+)(?:/|\.py)`", table.partition("| --- |")[2]))
+    modules = {path.stem for path in ROOMS.iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert named >= modules - {"__init__", "__main__", "__pycache__", "version"}
+    packages = [path for path in ROOMS.rglob("__init__.py") if path.parent != ROOMS]
+    silent = [path for path in packages if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    assert silent == []
+
+
+def test_no_text_names_a_module_of_another_room() -> None:
+    """A module that is imported by its name would pass the layers unseen. `windrow/__init__.py` lies outside of them."""
+    named = re.compile(r"""["']windrow\.(\w+)\.[\w.]*(?::\w+)?["']""")
+    strangers = [
+        f"{path.relative_to(ROOMS)}: {match[0]}"
+        for path in ROOMS.rglob("*.py")
+        if path.parent != ROOMS
+        for match in named.finditer(path.read_text(encoding="utf-8"))
+        if match[1] != path.relative_to(ROOMS).parts[0]
+    ]
+    assert strangers == []

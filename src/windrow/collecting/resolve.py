@@ -16,7 +16,7 @@ from windrow.collecting.refusals import refuse_unusable_scorers, refuse_unusable
 from windrow.collecting.rows import OpenedRows, RowSurvey, open_rows, settle_config, survey_rows
 from windrow.config import LoadedConfig, RunConfig, expand, services_at
 from windrow.engine.adaptive_limit import MOST
-from windrow.engine.components import Components, Overrides, make_components, make_context
+from windrow.engine.components import Components, Overrides, make_components
 from windrow.engine.context import RunContext
 from windrow.envs import Match
 from windrow.envs.scoring import AnyScorer
@@ -157,13 +157,13 @@ def _resolve(
         scan_index=survey.index,
         task_selector=task_selector,
         selected=selected,
-        context=make_context(
+        context=RunContext(
             components,
             settled,
-            redactor,
-            behaviour=behaviour.hash,
             scorers=scorers,
+            behaviour=behaviour.hash,
             grading=judging.fingerprint,
+            redact=redactor.add,
         ),
         judging=judging,
         behaviour=behaviour,

@@ -1,5 +1,5 @@
 """From a configuration to a world: the policy, the environment, the agent, the tools and the models that it names.
-Scorers are made in `grading`, above this package, and handed to `make_context`.
+Scorers are made in `grading`, above this package, and handed to the `RunContext`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from windrow.config import (
     as_tree,
     expand,
 )
-from windrow.engine.context import Model, RunContext
+from windrow.engine.models import Model
 from windrow.envs import BaseEnv, find_env
-from windrow.envs.scoring import AnyScorer
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
 from windrow.policies import Policy, check_sampling, make_policy
@@ -69,6 +68,7 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     functions: tuple[Tool, ...]
     toolbox: Toolbox
     capture: Capture  # in episodes of `env`
+    price: Price | None  # of the policy's tokens
 
 
 def make_components(
@@ -101,6 +101,7 @@ def make_components(
         functions=functions,
         toolbox=make_toolbox(run, functions, redactor),
         capture=capture_level(run.capture, env.capture or policy.default_capture, top=run.top_logprobs),
+        price=_price(run, policy),
     )
 
 
@@ -135,43 +136,6 @@ def _is_ignored(place: str) -> bool:
         "limits.tool_",
     )
     return place.startswith(ours)
-
-
-def make_context(
-    components: Components,
-    loaded: LoadedConfig,
-    redactor: Redactor,
-    *,
-    behaviour: str,
-    scorers: Sequence[AnyScorer],
-    grading: str | None,
-) -> RunContext:
-    run = loaded.run
-    return RunContext(
-        policy=components.policy,
-        models=components.models,
-        env=components.env,
-        agent=components.agent,
-        env_settings=components.env_settings,
-        seating=components.seating,
-        agent_settings=components.agent_settings,
-        scorers=scorers,
-        toolbox=components.toolbox,
-        prompt=components.prompt,
-        sampling=components.sampling,
-        forced_sampling=frozenset(loaded.forced_sampling),
-        seeds=run.seeds,
-        limits=run.limits,
-        forced_limits=frozenset(loaded.forced_limits),
-        call_retries=run.policy.call_retries,
-        backoff_s=run.policy.backoff_s,
-        behaviour=behaviour,
-        grading=grading,
-        capture=run.capture,
-        top_logprobs=run.top_logprobs or 0,
-        price=_price(run, components.policy),
-        redact=redactor.add,
-    )
 
 
 def _price_of(prices: Mapping[str, Price], model: str) -> Price | None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
 import msgspec
 
 from windrow.agents import Agent, find_agent
-from windrow.config import LimitsConfig, Price
+from windrow.config import LimitsConfig, LoadedConfig
+from windrow.engine.components import Components
+from windrow.engine.models import Model
 from windrow.envs import Ask, BaseEnv, EnvContext, Match, find_env, nobody
 from windrow.envs.scoring import AnyScorer, GroupScorer, Scorer
 from windrow.envs.seating import Seating
-from windrow.policies import Policy
-from windrow.policies.base import PolicyNeeds, open_policy
 from windrow.policies.calls import CallObserver
 from windrow.policies.capture import capture_level
 from windrow.records import (
@@ -25,13 +25,10 @@ from windrow.records import (
     PolicyRecord,
     Rollout,
     Task,
-    Usage,
 )
 from windrow.registry import name_of
 from windrow.tasks.plan import Slot
-from windrow.tasks.prompts import PromptTemplate
 from windrow.tasks.row_formats import limits_of, own_env, sampling_of
-from windrow.tools.toolbox import Toolbox
 from windrow.util.blobs import Blobs, MemoryBlobs
 
 
@@ -63,88 +60,48 @@ class TaskSetup(msgspec.Struct, frozen=True, kw_only=True):
     capture: Capture
 
 
-class Model(msgspec.Struct, frozen=True):
-    """A model, and how it is asked: the policy itself, an opponent, or one that an environment or a scorer asks."""
-
-    policy: Policy
-    sampling: dict[str, Json]
-    call_retries: int = 5
-    backoff_s: float = 0.5
-    price: Price | None = None
-    capture: Capture = "text"  # the most that it is asked to give of a reply
-    observe: CallObserver | None = None  # is told of every try of a call
-
-    async def open(self, notify: Callable[[str], None], *, top_logprobs: int = 0) -> None:
-        """Open the policy for what will be asked of it."""
-        needs = PolicyNeeds(capture=self.capture, top_logprobs=top_logprobs, notify=notify)
-        await open_policy(self.policy, needs)
-
-
-def priced(usage: Usage | None, price: Price | None) -> Usage | None:
-    """The usage of a call, with what it cost where a price is known."""
-    if price is None or usage is None or usage.cost is not None:
-        return usage
-    cached = price.prompt if price.cached is None else price.cached
-    cost = (
-        (usage.prompt_tokens - usage.cached_tokens) * price.prompt
-        + usage.cached_tokens * cached
-        + usage.completion_tokens * price.completion
-    )
-    return msgspec.structs.replace(usage, cost=cost / 1e6)
-
-
 class RunContext:
+    """Everything that the episodes of a run share: the components, the scorers, the settings; each task's part of them."""
+
     def __init__(
         self,
+        components: Components,
+        loaded: LoadedConfig,
         *,
-        policy: Policy,
-        env: type[BaseEnv],
-        agent: type[Agent],
-        models: Mapping[str, Model] | None = None,
-        env_settings: dict[str, Json] | None = None,
-        seating: Seating | None = None,
-        agent_settings: dict[str, Json] | None = None,
-        scorers: Sequence[AnyScorer] = (),
-        toolbox: Toolbox | None = None,
-        prompt: PromptTemplate | None = None,
-        sampling: dict[str, Json] | None = None,
-        forced_sampling: frozenset[str] = frozenset(),
-        seeds: str = "none",
-        limits: LimitsConfig | None = None,
-        forced_limits: frozenset[str] = frozenset(),
-        call_retries: int = 5,
-        backoff_s: float = 0.5,
-        behaviour: str = "",
-        grading: str | None = None,
-        capture: Capture | None = None,
-        top_logprobs: int = 0,
-        price: Price | None = None,
-        redact: Callable[[str], None] = lambda secret: None,
+        scorers: Sequence[AnyScorer],
+        behaviour: str,
+        grading: str | None,
+        redact: Callable[[str], None],
     ) -> None:
-        self.policy = policy
-        self.models = models or {}
-        self.toolbox = toolbox or Toolbox()
-        self.prompt = prompt
-        self.limits = limits or LimitsConfig()
+        """`behaviour` and `grading` are the run's fingerprints. `redact` keeps a text out of all files and messages."""
+        run = loaded.run
+        self.policy = components.policy
+        self.models = components.models
+        self.toolbox = components.toolbox
+        self.prompt = components.prompt
+        self.limits = run.limits
         self.behaviour = behaviour
         self.grading = grading
-        self._capture = capture
-        self.top_logprobs = top_logprobs
-        self.env = env  # the run's own; a row may name another
-        self.player = Model(policy, sampling or {}, call_retries, backoff_s, price, self.capture(env))
-        self._redact = redact
-        self.agent_name = name_of(agent)
-        self._env_settings = env_settings or {}
-        self._seating = seating or Seating()
-        self._agent = agent
-        self._agent_settings = agent_settings or {}
-        self._player = agent(self._agent_settings)
-        self._scorers = tuple(scorers)
-        self._sampling = sampling or {}
-        self._forced = forced_sampling
-        self._forced_limits = forced_limits
-        self._seeds = seeds
+        self.top_logprobs = run.top_logprobs or 0
+        self.env = components.env  # the run's own; a row may name another
+        self.agent_name = name_of(components.agent)
+        self.player = Model(
+            components.policy,
+            components.sampling,
+            run.policy.call_retries,
+            run.policy.backoff_s,
+            components.price,
+            components.capture,
+        )
         self.blobs: Blobs = MemoryBlobs()
+        self._components = components
+        self._agent = components.agent(components.agent_settings)
+        self._scorers = tuple(scorers)
+        self._capture = run.capture
+        self._seeds = run.seeds
+        self._forced_sampling = frozenset(loaded.forced_sampling)
+        self._forced_limits = frozenset(loaded.forced_limits)
+        self._redact = redact
         self._episode_setups: dict[tuple[str | None, str | None, str | None], EpisodeSetup] = {}
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
 
@@ -174,7 +131,11 @@ class RunContext:
 
     def episode_setup(self, task: Task) -> EpisodeSetup:
         row = task.data or {}
-        own = (own_env(row), task.get("agent"), self._agent.called(self._agent_settings, row))
+        own = (
+            own_env(row),
+            task.get("agent"),
+            self._components.agent.called(self._components.agent_settings, row),
+        )
         setup = self._episode_setups.get(own)
         if setup is None:
             setup = self._episode_setups[own] = self._make_episode_setup(*own)
@@ -196,8 +157,11 @@ class RunContext:
         """A flag wins over the row, the row over the configuration."""
         row = sampling_of(task.data or {})
         if not row:
-            return self._sampling
-        return {**self._sampling, **{k: v for k, v in row.items() if v is not None and k not in self._forced}}
+            return self._components.sampling
+        return {
+            **self._components.sampling,
+            **{k: v for k, v in row.items() if v is not None and k not in self._forced_sampling},
+        }
 
     def limits_of(self, task: Task) -> LimitsConfig:
         """The limits of a task's episode: a flag wins over the row, the row over the configuration."""
@@ -229,7 +193,7 @@ class RunContext:
         for model in self.models.values():
             await model.open(notify)
         await self.toolbox.open()
-        await self._player.open(notify)
+        await self._agent.open(notify)
 
     async def close(self) -> None:
         """Called once, after the last episode, also when `open` failed."""
@@ -238,7 +202,7 @@ class RunContext:
             for model in self.models.values():
                 stack.push_async_callback(model.policy.close)
             stack.push_async_callback(self.toolbox.close)
-            stack.push_async_callback(self._player.close)
+            stack.push_async_callback(self._agent.close)
             shared = {setup.env: setup.env_settings for setup in self._episode_setups.values()}
             for env, settings in shared.items():
                 stack.push_async_callback(env.finish, settings)
@@ -256,10 +220,11 @@ class RunContext:
         self, env_name: str | None, agent_name: str | None, called: str | None
     ) -> EpisodeSetup:
         """`called`: the name under which the run's own agent plays the row."""
-        env, settings, seating = self.env, self._env_settings, self._seating
+        components = self._components
+        env, settings, seating = components.env, components.env_settings, components.seating
         if env_name is not None and env_name != name_of(env):
             env, settings, seating = find_env(env_name), {}, Seating()
-        agent, called = self._player, called or self.agent_name
+        agent, called = self._agent, called or self.agent_name
         if agent_name is not None and agent_name != self.agent_name:
             found = find_agent(agent_name)
             agent, called = found({}), name_of(found)

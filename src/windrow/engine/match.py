@@ -15,10 +15,11 @@ import msgspec
 
 from windrow.agents import find_agent
 from windrow.engine.auxiliary_models import AuxiliaryModels
-from windrow.engine.context import EpisodeSetup, Model, RunContext
+from windrow.engine.context import EpisodeSetup, RunContext
 from windrow.engine.episode import Interrupted
 from windrow.engine.episode_resources import OpenEnv, open_run_tools
 from windrow.engine.episode_scoring import EnvScore, score_episode
+from windrow.engine.models import Model
 from windrow.engine.record_building import build_rollout
 from windrow.engine.recorder import Recorder, Seat
 from windrow.engine.referee import Referee, SeatChannel, SeatEnv

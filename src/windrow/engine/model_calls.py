@@ -7,9 +7,10 @@ import time
 
 import msgspec
 
-from windrow.engine.context import Model, RunContext, priced
+from windrow.engine.context import RunContext
 from windrow.engine.episode_limits import EpisodeLimits
 from windrow.engine.message_lookup import Ranges
+from windrow.engine.models import Model, priced
 from windrow.engine.recorder import Recorder
 from windrow.errors import ContextOverflow, InfraError, PolicyError, error_record
 from windrow.policies import Completion, Request

@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from windrow.agents import Dispatch, Played
-from windrow.engine.context import Model, RunContext
+from windrow.engine.context import RunContext
 from windrow.engine.correction import correction
 from windrow.engine.episode_limits import EpisodeLimits
 from windrow.engine.external_episode import record_external_episode
 from windrow.engine.model_calls import ModelCalls
+from windrow.engine.models import Model
 from windrow.engine.prompt_window import PromptWindow
 from windrow.engine.recorder import Recorder
 from windrow.engine.tool_calls import result_messages, run_calls

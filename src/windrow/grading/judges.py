@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from windrow.engine.context import Model, priced
+from windrow.engine.models import Model, priced
 from windrow.envs.base import Messages
 from windrow.errors import PolicyError, ScorerError
 from windrow.identity import digest

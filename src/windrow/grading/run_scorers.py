@@ -13,7 +13,7 @@ import msgspec
 
 from windrow.config import ScorerConfig
 from windrow.engine.components import Components
-from windrow.engine.context import Model
+from windrow.engine.models import Model
 from windrow.envs import BaseEnv, Env
 from windrow.envs.scoring import AnyScorer, GroupScorer
 from windrow.errors import UsageError

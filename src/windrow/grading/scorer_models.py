@@ -8,7 +8,7 @@ import msgspec
 
 from windrow.config import RunConfig
 from windrow.engine.components import make_model
-from windrow.engine.context import Model
+from windrow.engine.models import Model
 from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.policies import Policy

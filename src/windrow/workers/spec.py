@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from windrow.config import LoadedConfig, RunConfig, ScorerConfig, services_at
-from windrow.engine.components import Overrides, make_components, make_context
+from windrow.engine.components import Overrides, make_components
 from windrow.engine.context import RunContext
 from windrow.grading.scorers import configured_scorer
 from windrow.util.redaction import Redactor
@@ -35,6 +35,11 @@ def context_of(spec: WorkerSpec, redactor: Redactor) -> RunContext:
     with services_at(spec.addresses):
         components = make_components(loaded, Overrides(), redactor)
         scorers = tuple(configured_scorer(config, env, components.env) for config, env in spec.scorers)
-    return make_context(
-        components, loaded, redactor, behaviour=spec.behaviour, scorers=scorers, grading=spec.grading
+    return RunContext(
+        components,
+        loaded,
+        scorers=scorers,
+        behaviour=spec.behaviour,
+        grading=spec.grading,
+        redact=redactor.add,
     )

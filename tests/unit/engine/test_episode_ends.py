@@ -27,7 +27,7 @@ DOC = Path(__file__).parents[3] / "docs" / "environments.md"
 SCHEMA = {"type": "object", "properties": {}}
 
 
-class RunContext(Env):
+class World(Env):
     """Keeps all it hands out and spoils it whenever it is called again; three turns long."""
 
     kept: list[Any]
@@ -262,7 +262,7 @@ async def episode(request, tmp_path) -> tuple[Ways, Rollout, Sent]:
     _, way = request.param
     sent = Sent(way.policy)
     closings.clear()
-    return way, await played(RunContext, tmp_path / "run", policy=sent, **way.options), sent
+    return way, await played(World, tmp_path / "run", policy=sent, **way.options), sent
 
 
 async def test_each_path_ends_as_the_table_says_with_a_whole_record(episode) -> None:
