@@ -1,4 +1,4 @@
-"""Arrow tables as rows: Parquet files (the extra `parquet`), and what `datasets` holds."""
+"""Arrow tables as rows: Parquet files (the extra `parquet`) and data sets that the package `datasets` has loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH_ROWS = 1024
 
 
 def open_parquet(path: str) -> SpooledRows:
-    """The rows of a Parquet file, by index, read a batch at a time."""
+    """Return the rows of a Parquet file, by index; the file is read one batch at a time."""
     parquet = import_extra("pyarrow.parquet", extra="parquet", what=f"reading {path}")
     try:
         with open(path, "rb") as file, parquet.ParquetFile(file) as table:

@@ -1,7 +1,7 @@
-"""`datasets:`: which of them a split has, and their rows as one list of tasks.
+"""`datasets:`: the data sets of a split, joined to one list of tasks.
 
-Each row keeps the name of its own data set as its `source`, which is part of its identity: a file that is collected alone,
-or with others, gives the same ids, and a data set that joins a split later adds its tasks to the run.
+Each row keeps the name of its data set as its `source`, which is part of its identity. So a file gives the same ids
+whether it is collected alone or with others, and a data set that joins a split later adds its tasks to the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class JoinedRows:
     """The rows of several data sets, one after another."""
 
     def __init__(self, sets: Sequence[tuple[ForeignRows, str, str | None]]) -> None:
-        """Each with its name, and the agent of rows that name none."""
+        """Take each data set with its name, and with the agent for rows that name none."""
         self._sets = sets
 
     @property
@@ -66,7 +66,7 @@ class JoinedRows:
         return _driven(rows.read(offset & _OFFSET), agent)
 
     def source_of(self, offset: int) -> str:
-        """The name of the data set that has the row at `offset`."""
+        """Return the name of the data set that holds the row at `offset`."""
         return self._sets[offset >> OFFSET_BITS][1]
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class JoinedRows:
 
 
 def datasets_of_split(run: RunConfig, split: str | None) -> tuple[str, list[DatasetConfig]]:
-    """The split, and its data sets. Refuses what does not say which."""
+    """Return the split and its data sets; raise UsageError if the split is ambiguous or has none."""
     for key, value in (("path", run.tasks.path), ("source", run.tasks.source)):
         if value is not None:
             raise UsageError(
@@ -94,7 +94,7 @@ def datasets_of_split(run: RunConfig, split: str | None) -> tuple[str, list[Data
 
 
 def repeats_of(datasets: Sequence[DatasetConfig]) -> int | None:
-    """How many rollouts a task has by these data sets, where they say it."""
+    """Return the number of rollouts per task that these data sets ask for, or None."""
     repeat_counts = {dataset.num_repeats for dataset in datasets}
     if len(repeat_counts) > 1:
         numbers = ", ".join(
@@ -121,7 +121,7 @@ def open_datasets(datasets: Sequence[DatasetConfig], split: str, opened: Open) -
 
 
 def _driven(row: dict[str, Json], agent: str | None) -> dict[str, Json]:
-    """The row with its agent: its own, else its data set's."""
+    """Return the row with its agent: the row's own, or else the data set's."""
     if agent is None:
         return row
     row_format = format_of(row)

@@ -35,7 +35,7 @@ Filter = Callable[[Json], Json]
 
 
 class FieldMap(msgspec.Struct, frozen=True):
-    """One field: where its value is found, and what it passes through, each filter with its spelling."""
+    """One mapped field: the path of its source, and its filters, each with its spelling."""
 
     field: str
     source: str
@@ -52,7 +52,7 @@ class FieldMap(msgspec.Struct, frozen=True):
 
 
 class MappedRows:
-    """Rows as their mapping makes them."""
+    """Rows with their mapping applied."""
 
     def __init__(self, rows: Rows, maps: tuple[FieldMap, ...]) -> None:
         self._rows = rows
@@ -80,7 +80,7 @@ class MappedRows:
 
 
 def apply_map(maps: tuple[FieldMap, ...], row: dict[str, Json]) -> dict[str, Json]:
-    """The mapped row; ValueError names the field and the filter that failed."""
+    """Return the mapped row; ValueError names the field and the filter that failed."""
     mapped: dict[str, Json] = {}
     for entry in maps:
         try:
@@ -100,7 +100,7 @@ def apply_map(maps: tuple[FieldMap, ...], row: dict[str, Json]) -> dict[str, Jso
 
 
 def parse_map(specs: Mapping[str, str], origins: Mapping[str, str]) -> tuple[FieldMap, ...]:
-    """The mappings of `tasks.map`; `origins` says where each key was set, for errors."""
+    """Read the mappings of `tasks.map`; `origins` tells where each key was set, for errors."""
     maps = []
     for field, spec in specs.items():
         key = f"tasks.map.{field}"
@@ -146,7 +146,7 @@ def _filter(spelling: str) -> Filter:
 
 
 def _value_at(row: Mapping[str, Json], source: str) -> Json:
-    """The value at a dotted place; a field whose own name has dots comes first."""
+    """Return the value at a dotted path; a field whose own name has dots takes precedence."""
     if source in row:
         return row[source]
     value: Any = row
@@ -199,7 +199,7 @@ def _lower(value: Json) -> Json:
 
 
 def _number(value: Json) -> Json:
-    """The number as text, without thousands separators or a currency sign."""
+    """Return the number as text, without thousands separators or a currency sign."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     text = _THOUSANDS.sub("", _text(value).strip().replace("−", "-").rstrip("."))
