@@ -1,4 +1,6 @@
-"""The end of a run that ranks share: rank 0 waits until the others have done their shares, then makes one run of all."""
+"""The end of a run that ranks share: rank 0 waits until the others have finished their shares, then merges all into
+one run.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The merged run, and a line for each rank whose share is not whole in it."""
+    """The merged run, and one line for each rank whose share is incomplete."""
 
     merged: MergeResult
     lacking: list[str]
@@ -39,7 +41,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def refuse_merge(resolved: ResolvedRun, out: Path) -> None:
-    """What would be found out only when all is collected is found out now: an `out` that what is collected cannot be merged into."""
+    """Refuse, before anything is collected, an `out` into which the collected runs could not be merged."""
     refuse_strangers(out, "--merge")
     ranks = range(resolved.rank.world_size if resolved.rank is not None else 1)
     if out.resolve() in {resolved.out_of(rank).resolve() for rank in ranks}:
@@ -53,7 +55,7 @@ def refuse_merge(resolved: ResolvedRun, out: Path) -> None:
 
 
 class Others:
-    """The ranks of a collection, seen from the one that waits for them: where each collects, and how far it is."""
+    """The ranks of a collection from the view of the waiting rank: the directory and the progress of each."""
 
     def __init__(self, collection: Collection) -> None:
         resolved = collection.resolved
@@ -64,7 +66,7 @@ class Others:
         self._terms = collecting(manifest.ranks) if manifest is not None else None
 
     async def done(self, control: Control, deadline_s: float, say: Say) -> None:
-        """Return when nobody is waited for any more, when the time is over, or when the run is stopped."""
+        """Return when every rank has finished, when the time is over, or when the run is stopped."""
         stopped = asyncio.Event()
         control.listen(stopped.set)
         deadline = time.monotonic() + deadline_s
@@ -83,7 +85,7 @@ class Others:
                 pass
 
     def join(self, out: Path, *, lock: bool, on_warning: Say) -> Joined:
-        """Merge what there is."""
+        """Merge the directories that exist."""
         directories = [path for path in self.directories if (path / MANIFEST).exists()]
         merged = merge(directories, out, lock=lock, on_warning=on_warning)
         lacking = (self._at_work(rank) or self._lacks(rank) for rank in self._others())
@@ -93,7 +95,7 @@ class Others:
         return [rank for rank in range(len(self.directories)) if rank != self._own]
 
     def _ranks_of(self, rank: int) -> Ranks | None:
-        """What the directory of a rank says, if it is of the same tasks, shared out alike."""
+        """Return the ranks in this rank's manifest, if they share the same tasks in the same way."""
         path = self.directories[rank]
         if not (path / MANIFEST).exists():
             return None
@@ -102,7 +104,7 @@ class Others:
         return ranks if same and ranks is not None and rank in ranks.present else None
 
     def _at_work(self, rank: int) -> str | None:
-        """Why a rank is waited for."""
+        """Return the reason to wait for a rank, or None."""
         path = self.directories[rank]
         try:
             ranks = self._ranks_of(rank)
@@ -117,6 +119,6 @@ class Others:
         return f"rank {rank} is still writing ({holder})" if holder is not None else None
 
     def _lacks(self, rank: int) -> str | None:
-        """What of a share that is done is not as it should be."""
+        """Describe the part of a finished share that failed or is not graded, or return None."""
         left = share_of(self._ranks_of(rank), rank).left
         return f"rank {rank} has {left:,} that failed or are not graded" if left else None

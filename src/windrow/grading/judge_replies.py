@@ -1,6 +1,6 @@
-"""Reading what a judge said, strictly: a verdict is there in the form that was asked for, or it is not.
+"""Strict readers of judges' replies: a verdict has the requested form, or it does not count.
 
-Nothing is guessed: each of these raises ValueError with what is wrong, in words for the judge, which is asked again.
+Readers never guess. Each raises ValueError with the problem in words for the judge, which is asked again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Mark(NamedTuple):
 
 
 def marked(reply: str, pattern: str, scale: Scale) -> Mark:
-    """The verdict that the first group of `pattern` holds: the only one, or several times the same."""
+    """Return the verdict in the first group of `pattern`; several matches must agree."""
     return one_of(reply, pattern, lambda text: mark_of(text, scale))
 
 
 def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
-    """What `read` makes of the pattern's group, wherever it matches; ValueError if it is not everywhere the same."""
+    """Apply `read` to the pattern's group in every match, and return the result; raise ValueError if results differ."""
     reply = without_thinking(reply)
     verdicts: list[T] = []
     for match in re.finditer(pattern, reply, re.S):
@@ -56,7 +56,7 @@ def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
 
 
 def mark_of(verdict: Json, scale: Scale) -> Mark:
-    """A verdict on a scale."""
+    """Return a verdict on a scale."""
     if isinstance(scale, str):
         return _yes_or_no(verdict)
     number = number_of(verdict)
@@ -78,7 +78,7 @@ def _yes_or_no(verdict: Json) -> Mark:
 
 
 def number_of(verdict: Json) -> float:
-    """A plain number, or the text of one and of nothing else."""
+    """Return a plain number, given as a number or as text that holds nothing else."""
     if isinstance(verdict, str):
         text = verdict.strip()
         if not _NUMBER.fullmatch(text):
@@ -96,7 +96,7 @@ def number_of(verdict: Json) -> float:
 
 
 def json_object(reply: str) -> dict[str, Json]:
-    """The JSON object that the reply is, in a fence or not, each of its keys once."""
+    """Return the JSON object that makes up the reply, fenced or not; no key may occur twice."""
     text = without_thinking(reply).strip()
     fenced = _FENCE.fullmatch(text)
     try:
@@ -111,7 +111,7 @@ def json_object(reply: str) -> dict[str, Json]:
 
 
 def exactly(value: Json, names: Iterable[str], what: str) -> Mapping[str, Json]:
-    """An object with these names, each of them, and no other."""
+    """Return the value as an object with exactly these names."""
     names = list(names)
     if not isinstance(value, dict):
         raise ValueError(f"{what} must be an object with {', '.join(names)}")
@@ -125,7 +125,7 @@ def exactly(value: Json, names: Iterable[str], what: str) -> Mapping[str, Json]:
 
 
 def json_mark(reply: str, scale: Scale) -> Mark:
-    """The verdict in `{"score": …}`."""
+    """Return the verdict in `{"score": …}`."""
     fields = json_object(reply)
     if "score" not in fields:
         raise ValueError("the object has no 'score'")
@@ -133,7 +133,7 @@ def json_mark(reply: str, scale: Scale) -> Mark:
 
 
 def read_mark(reply: str, extract: str, scale: Scale) -> Mark:
-    """The verdict of a reply to a question about one thing."""
+    """Return the verdict of a reply to a question about one criterion."""
     return json_mark(reply, scale) if extract == JSON else marked(reply, extract, scale)
 
 

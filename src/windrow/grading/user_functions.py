@@ -1,4 +1,6 @@
-"""A user's own functions as scorers: of a rollout, or of a group, also with the signature of a trainer's reward function."""
+"""Scorers made from a user's functions: functions of a rollout, of a group, or with the signature of a trainer's
+reward function.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ class EnvGroupScorer(BaseScorer):
 
 
 def _by_attempt(scorer: BaseScorer, who: str, returned: Any) -> dict[AttemptId, Verdict | None]:
-    """The verdicts that a user's function gave a group."""
+    """Return the verdicts that a user's function gave to a group."""
     if not isinstance(returned, Mapping):
         raise ScorerError(
             f"{who} returned {type(returned).__name__}; expected a dict by rollout.key: (id, attempt)"
@@ -117,7 +119,7 @@ def scorer_of(
     weight: float = 1.0,
     settings: Mapping[str, Json] | None = None,
 ) -> AnyScorer:
-    """The scorer that a function is: by its attribute `unit`, else by what it takes."""
+    """Return the scorer for a function: its attribute `unit` decides, or else its parameters."""
     kind: type[FunctionScorer | GroupFunctionScorer | RewardFunctionScorer] = FunctionScorer
     if getattr(function, "unit", "rollout") == "group":
         kind = GroupFunctionScorer
@@ -127,7 +129,7 @@ def scorer_of(
 
 
 def _to_its_end(work: Callable[[], Any]) -> Any:
-    """What a plain or an async function gives, here and now."""
+    """Run a plain or an async function to its end here, and return its result."""
 
     async def whole() -> Any:
         result = work()

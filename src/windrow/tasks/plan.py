@@ -50,7 +50,7 @@ class PackedLedger(msgspec.Struct, frozen=True, array_like=True):
     final_failures: list[int]
 
     def is_of(self, size: int) -> bool:
-        """Return whether the ledger has exactly this number of slots."""
+        """Return whether the ledger fits a plan of `size` slots and names no slot beyond it."""
         last = max((*self.tried, *self.final_failures, int.from_bytes(self.done, "little").bit_length() - 1))
         first = min((*self.tried, *self.final_failures, 0))
         return len(self.done) == (size + 7) // 8 and first >= 0 and last < size
