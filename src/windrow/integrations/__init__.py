@@ -1,8 +1,8 @@
 """Other systems: one folder for each, with its rows, environments, agents, scorers, reports, imports and exports.
 
-A folder's `__init__` declares in `INTEGRATION` what there is, by name, and imports none of it: the registry does so when a
-path, a row or an option names it. Nothing outside this room imports it or names such a system; what several of them need
-is in the room that it is about.
+The `__init__` of a folder declares its parts by name in `INTEGRATION` and imports none of them: the registry imports
+a part when a path, a row or an option names it. No module outside this room imports it or names such a system. Code
+that several systems need belongs in the room of its subject.
 """
 
 from __future__ import annotations

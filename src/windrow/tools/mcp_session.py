@@ -184,7 +184,7 @@ class McpSession:
         return Tool(name=name, description=listed.description or "", parameters=schema, call=call)
 
     async def call(self, name: str, arguments: dict[str, Json]) -> McpAnswer:
-        """What the server answers, also where it says that the tool has failed; ToolError where it does not answer."""
+        """Return the server's answer, even if the tool failed; raise ToolError if there is no answer."""
         if self._ended:
             raise self._failure("has ended", kind="mcp_closed")
         try:

@@ -1,6 +1,6 @@
-"""Gymnasium's toys in words: the rules, what is to be seen now, and what the actions are called.
+"""Gymnasium's toy worlds in words: the rules, the current observation, and the names of the actions.
 
-What is said is taken from the world itself (its map, its cards, its transitions), so that an option that changes it
+The text is made from the world itself (its map, its cards, its transitions), so that an option that changes the world
 changes the text.
 """
 
@@ -17,7 +17,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Toy(msgspec.Struct, frozen=True):
-    """How one kind of world is told. `actions` are in the order of their numbers, each with its other names."""
+    """The description of one kind of world. `actions` are in the order of their numbers, each with its other names."""
 
     actions: tuple[tuple[str, ...], ...]
     rules: Callable[[Any], str]
@@ -31,7 +31,7 @@ class Toy(msgspec.Struct, frozen=True):
 
 
 def toy_of(world: Any) -> Toy:
-    """How this (unwrapped) world is told; one that is not known here by its numbers and its own rendering."""
+    """Return the description of this (unwrapped) world; an unknown world gets its numbers and its own rendering."""
     description = KNOWN.get(type(world).__name__)
     if description is not None and type(world).__module__.startswith("gymnasium."):
         return description
@@ -52,7 +52,7 @@ def _cell_name(row: int, column: int) -> str:
 
 
 def _sliding(world: Any) -> float | None:
-    """How likely a step goes where it was meant to, where that is not certain."""
+    """Return the probability that a step goes in the intended direction, if that is not certain."""
     for moves in world.P.values():
         outcomes = moves[0]
         if len(outcomes) == 3:

@@ -1,8 +1,8 @@
 """`hud`: a task of HUD's first generation, played for real against the MCP servers that its row names.
 
-The setup tools are called first, and what the first of them says is shown below the prompt. The model is offered the tools that
-the row lets through; the harness may call the others, too. A reply without calls is the answer. Then the evaluate tools are called, and
-the first one's answer has the reward.
+The setup tools are called first, and the output of the first one is shown below the prompt. The model is offered the
+tools that the row permits; the harness may call the others too. A reply without calls is the answer. Then the
+evaluate tools are called, and the answer of the first one holds the reward.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class Hud(Env):
             await servers.close()
 
     async def _prepared(self, call: ToolCall, what: str = "setup") -> McpAnswer:
-        """What a call of the harness answered; without it the episode would not be the task's."""
+        """Return the answer to a call of the harness; a failed call fails the episode, which would not be the task's
+        without it.
+        """
         assert self._servers is not None
         answer = await self._servers.call(call.name, call.arguments)
         if answer.failed:
@@ -123,7 +125,7 @@ class Hud(Env):
 
 
 def permits(task: HudTask, tool: str) -> bool:
-    """Whether the model may see and call a tool: allow first, then deny. An empty list lets none through."""
+    """Return whether the model may see and call a tool: allow first, then deny. An empty list permits none."""
     if task.allowed is not None and not task.allowed:
         return False
     return ToolFilter(task.allowed or (), task.disallowed).permits(tool)

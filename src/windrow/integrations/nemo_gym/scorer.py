@@ -1,8 +1,9 @@
-"""The scorer `nemo-gym`: what NeMo Gym's verifiers say of an episode.
+"""The scorer `nemo-gym`: the verdict of NeMo Gym's verifiers on an episode.
 
-Without settings it tells what the server that played the episode has verified. With `head` or `url` it asks a
-resources server's `/verify`, from the record: so a run is judged anew, or what its judge could not judge. A verifier that
-needs the session of the episode cannot do that, and says so (`/reverify_mode`); `force` asks it all the same.
+Without settings it reports the verdict of the server that played the episode. With `head` or `url` it sends the
+record to the `/verify` of a resources server; so a run can be judged again, and so can episodes that a judge failed
+to judge. A verifier that needs the session of the episode cannot do that, and says so (`/reverify_mode`); `force`
+asks it all the same.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Verified(BaseScorer):
             raise ScorerError(str(problem), kind=problem.kind, retryable=problem.retryable) from None
 
     def _recorded_verdict(self, recorded: Mapping[str, Json]) -> Verdict:
-        """What was verified when the episode was played."""
+        """Return the verdict from when the episode was played."""
         if is_reward(recorded.get(REWARD)):
             return self._verdict(recorded[REWARD], {})
         again = f"ask a verifier: windrow rescore RUN --failed-only --scorer {self.name}:http://HEAD"

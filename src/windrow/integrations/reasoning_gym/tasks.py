@@ -147,7 +147,9 @@ def _check_entry(row: Mapping[str, Json]) -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """Of the processes: what Python needs, and no keys. The hash seed and the threads are part of what they do."""
+    """Return the processes' environment: Python's needs and no keys. The hash seed and thread counts affect their
+    results.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -165,7 +167,7 @@ _verifiers = Processes(
 
 
 def open_tasks(path: str) -> tuple[SpooledRows, str]:
-    """The rows of `reasoning-gym:NAME,…?size=…&seed=…&PARAMETER=…`, and what the data set is called."""
+    """Return the rows of `reasoning-gym:NAME,…?size=…&seed=…&PARAMETER=…`, and the name of the data set."""
     address = parse_address(path)
     _check_installed(path)
     rows = SpooledRows(enumerate(_made(address, _order(address))), path, label="index")
@@ -173,7 +175,7 @@ def open_tasks(path: str) -> tuple[SpooledRows, str]:
 
 
 def _order(address: Address) -> dict[str, Json]:
-    """What the process is asked for. `NAME.PARAMETER` is of one data set, a parameter alone of all."""
+    """Return the request to the process. `NAME.PARAMETER` applies to one data set, a bare parameter to all."""
     names = address.name.split(",")
     common: dict[str, Json] = {}
     own: dict[str, dict[str, Json]] = {}
@@ -197,7 +199,7 @@ def _order(address: Address) -> dict[str, Json]:
 
 
 def _made(address: Address, order: Mapping[str, Json]) -> Iterator[Mapping[str, Any] | ValueError]:
-    """What the process makes of the order, row by row."""
+    """Yield the rows that the process makes for the order."""
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", _WORKER, "rows"],
