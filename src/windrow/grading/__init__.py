@@ -2,7 +2,7 @@
 
 - Scorers: `base` has what all of them share, `scorers` makes one from its name. `answers` and `math` compare a reply with
   the row's answer; `rubric` and `teacher` ask a model; `user_functions` wraps a user's own function, and
-  `reward_functions` one in the form that trainers call. `verdict_processes` runs code that may never end.
+  `reward_functions` one that judges a batch of completions. `verdict_processes` runs code that may never end.
 - Group scorers: `preference` (with `pairings`), `relative`, `best_of_n`; `group_members` has what they show of a group.
 - Judges: `judges` asks models and never the same question twice; `scorer_models` makes the models, `judge_panel` is for
   scorers with several of them, `judge_view` is what a judge is shown, `judge_replies` reads what it answers.

@@ -19,7 +19,7 @@ from tests.support.exact_token_policy import ExactPolicy
 from tests.support.export_helpers import exported, said, sampled
 from tests.support.run_builders import FAILED, collect, rows, write_run
 from tests.support.scripted_envs import played, world
-from tests.unit.engine.test_episode_ends import PATHS, RunContext, Sent
+from tests.unit.engine.test_episode_ends import PATHS, Sent, World
 from windrow import Completion, Observation, Request, Score, Step, Tool
 from windrow.cli.main import main
 from windrow.errors import UsageError
@@ -163,7 +163,7 @@ async def test_the_trace_is_whole_on_every_path_and_its_numbers_are_numbers(
 ) -> None:
     way = PATHS[path]
     sent = Sent(way.policy)
-    rollout = await played(RunContext, tmp_path / "run", policy=sent, **way.options)
+    rollout = await played(World, tmp_path / "run", policy=sent, **way.options)
     if way.grade == "failed":
         with pytest.raises(windrow.errors.ExportError, match="1 not graded"):
             summaries(tmp_path / "run", failed=True)
