@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     rollout = find_rollout(arguments.run, arguments.id, number=arguments.attempt)
     replayed = asyncio.run(replay(arguments.run, rollout))
     for difference in replayed.differences[:SHOWN]:
-        print(f"{difference.place}")
+        print(f"{difference.path}")
         print(f"  recorded  {_text(difference.recorded)}")
         print(f"  replayed  {_text(difference.replayed)}")
     count = len(replayed.differences)

@@ -16,7 +16,7 @@ from windrow.engine.commit_queue import Sink
 from windrow.engine.progress import Progress
 from windrow.envs.scoring import GroupScorer
 from windrow.errors import WindrowError
-from windrow.grading.groups import Groups
+from windrow.grading.groups import GroupTracker
 from windrow.records import Rollout
 from windrow.registry import name_of
 from windrow.stats.metrics import Metrics, measure_run, unchanged_metrics, write_metrics
@@ -91,7 +91,7 @@ class Collection:
         if directory is not None:
             self._resume(directory, groups=groups)
         self.groups = (
-            Groups(self.resume_state, samples=run.samples, min_group=run.min_group) if groups else None
+            GroupTracker(self.resume_state, samples=run.samples, min_group=run.min_group) if groups else None
         )
 
     @property

@@ -1,4 +1,6 @@
-"""Whether a call fits the run that it would continue: the manifest they agree on, or a refusal with the difference."""
+"""Compatibility of a call with the run that it would continue: the manifest that both agree on, or a refusal with the
+difference.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from windrow.version import __version__
 def check_compatible(
     resolved: ResolvedRun, directory: RunDirectory, *, regrade: bool, redo: str | None
 ) -> None:
-    """Write the manifest that this call goes by, if what it would collect is what the directory holds."""
+    """Write the manifest of this call, if it would collect the same run as the directory holds."""
     before = directory.manifest
     manifest = agreed_manifest(resolved, before, regrade=regrade)
     manifest = msgspec.structs.replace(manifest, ranks=_agreed_ranks(resolved, before))
@@ -58,7 +60,7 @@ def check_compatible(
 
 
 def agreed_manifest(resolved: ResolvedRun, before: Manifest | None, *, regrade: bool) -> Manifest:
-    """The manifest of this call, if what it would collect is what the directory holds."""
+    """Return the manifest of this call, if it would collect the same run as the directory holds."""
     fresh = new_manifest(
         version=__version__,
         source=resolved.source.name,
@@ -97,14 +99,14 @@ def agreed_manifest(resolved: ResolvedRun, before: Manifest | None, *, regrade: 
 
 
 def redo_under_way(resolved: ResolvedRun, manifest: Manifest) -> Redo | None:
-    """Each rank has its own."""
+    """Return the unfinished redo; each rank has its own."""
     if resolved.rank is None:
         return manifest.redo
     return share_of(collecting(manifest.ranks), resolved.rank.number).redo
 
 
 def with_rank(manifest: Manifest, rank: int, share: RankShare, planned: int | None = None) -> Manifest:
-    """The manifest with what a rank says of its share of so many slots."""
+    """Return the manifest with a rank's share of the planned slots."""
     ranks = collecting(manifest.ranks)
     if ranks is None:
         return manifest
@@ -114,7 +116,7 @@ def with_rank(manifest: Manifest, rank: int, share: RankShare, planned: int | No
 
 
 def refuse_sharing(resolved: ResolvedRun, *, overwrite: bool) -> None:
-    """Refuse what ranks cannot do in one directory, or with one each."""
+    """Refuse options that ranks cannot use in one directory, or in one directory each."""
     if resolved.rank is None:
         return
     if "{rank}" in (resolved.run.out or ""):
@@ -135,7 +137,7 @@ def refuse_sharing(resolved: ResolvedRun, *, overwrite: bool) -> None:
 
 
 def _agreed_ranks(resolved: ResolvedRun, before: Manifest | None) -> list[Ranks]:
-    """The ranks that this call is one of, and what the run knows of them."""
+    """Return the ranks of this call, with the state that the run has recorded for them."""
     if resolved.rank is None:
         return []
     plan = plan_digest(resolved.tasks, samples=resolved.loaded.run.samples, pass_=resolved.loaded.run.pass_)
@@ -145,7 +147,7 @@ def _agreed_ranks(resolved: ResolvedRun, before: Manifest | None) -> list[Ranks]
 def _refuse_other_terms(
     before: Manifest | None, manifest: Manifest, at_work: Callable[[], list[int]]
 ) -> None:
-    """Ranks that collect now rely on what was agreed with them: it stays until they are done."""
+    """Refuse other terms while ranks are collecting: they rely on the agreed ones until they are done."""
     was, now = collecting(before.ranks) if before else None, collecting(manifest.ranks)
     if before is None or was is None or now is None:
         return
@@ -168,7 +170,7 @@ def _refuse_other_terms(
 
 
 def _redo_of(path: Path, before: Redo | None, where: str | None) -> Redo | None:
-    """The redo of this call: one that was cut short goes on from where it began."""
+    """Return the redo of this call: an interrupted one continues from its beginning mark."""
     if where is None:
         return None
     if before is not None and before.where == where:
@@ -177,10 +179,10 @@ def _redo_of(path: Path, before: Redo | None, where: str | None) -> Redo | None:
 
 
 def changed_code(resolved: ResolvedRun, before: Manifest | None) -> Iterator[str]:
-    """A warning for each piece of user code that carries no version and has changed."""
-    for name, found in resolved.code.items():
-        known = before.code.get(name) if before else None
-        if known is not None and known != found:
+    """Yield a warning for each piece of user code that has no version and has changed."""
+    for name, source_now in resolved.code.items():
+        source_before = before.code.get(name) if before else None
+        if source_before is not None and source_before != source_now:
             yield (
                 f"the source of {name} has changed since the last call and it has no `version`; rollouts made "
                 f"before and after are kept in one run. Give it a version if its behaviour changed"
@@ -188,7 +190,9 @@ def changed_code(resolved: ResolvedRun, before: Manifest | None) -> Iterator[str
 
 
 def _agreed_grading(manifest: Manifest, now: Fingerprint | None, *, regrade: bool) -> Fingerprint | None:
-    """The active generation, if it is graded as now; with `regrade`, the last one that was, or a new one."""
+    """Return the active generation if the grading is unchanged; with `regrade`, the last equal generation or a new
+    one.
+    """
     before = manifest.grading
     if (before and before.hash) == (now and now.hash):
         return before
@@ -200,6 +204,6 @@ def _agreed_grading(manifest: Manifest, now: Fingerprint | None, *, regrade: boo
         )
     if now is None:
         return None
-    known = generations_of(manifest)
-    again = next((generation for generation in reversed(known) if generation.hash == now.hash), None)
+    generations = generations_of(manifest)
+    again = next((generation for generation in reversed(generations) if generation.hash == now.hash), None)
     return again or next_generation(manifest, now)

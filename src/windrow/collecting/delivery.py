@@ -16,7 +16,7 @@ from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
 from windrow.engine.stop_conditions import StopConditions
-from windrow.grading.groups import Groups
+from windrow.grading.groups import GroupTracker
 from windrow.records import Rollout
 from windrow.store.folding import GRADABLE
 from windrow.store.resume import ResumeState
@@ -31,7 +31,7 @@ class Delivery:
         self,
         resume_state: ResumeState,
         grading: CollectGrading,
-        groups: Groups | None,
+        groups: GroupTracker | None,
         *,
         progress: Progress,
         stop_conditions: StopConditions,
@@ -100,7 +100,7 @@ class Delivery:
         self._progress.judge(graded)
         return graded
 
-    async def _settle(self, slot: Slot, rollouts: list[Rollout], groups: Groups) -> None:
+    async def _settle(self, slot: Slot, rollouts: list[Rollout], groups: GroupTracker) -> None:
         """This call does not try the slot again."""
         judged_together = self._grading.judges_groups(rollouts[0].env)
         with_tasks = [_with_task(rollout, slot) for rollout in rollouts]

@@ -13,7 +13,7 @@ from windrow.engine.control import Control
 from windrow.engine.progress import Progress
 from windrow.grading.grading_pass import GradingPass, folded
 from windrow.grading.grading_writer import GradingLog, UnstoredGradings
-from windrow.grading.groups import Groups
+from windrow.grading.groups import GroupTracker
 from windrow.grading.run_scorers import RunScorers
 from windrow.records import Rollout, RolloutGroup, Usage
 from windrow.store.folding import expected_group_scorers, expected_scorers, is_ungraded, missing_scorers
@@ -37,7 +37,7 @@ class CollectGrading:
         scorers: RunScorers,
         run: RunConfig,
         resume_state: ResumeState,
-        groups: Groups | None,
+        groups: GroupTracker | None,
         *,
         generation: Fingerprint | None,
         log: GradingLog | None,

@@ -1,4 +1,6 @@
-"""The end of a run that ranks share: rank 0 waits until the others have done their shares, then makes one run of all."""
+"""The end of a run that ranks share: rank 0 waits until the others have finished their shares, then merges all into
+one run.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The merged run, and a line for each rank whose share is not whole in it."""
+    """The merged run, and one line for each rank whose share is incomplete."""
 
     merged: MergeResult
     lacking: list[str]
@@ -39,7 +41,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def refuse_merge(resolved: ResolvedRun, out: Path) -> None:
-    """What would be found out only when all is collected is found out now: an `out` that what is collected cannot be merged into."""
+    """Refuse, before anything is collected, an `out` into which the collected runs could not be merged."""
     refuse_strangers(out, "--merge")
     ranks = range(resolved.rank.world_size if resolved.rank is not None else 1)
     if out.resolve() in {resolved.out_of(rank).resolve() for rank in ranks}:
@@ -53,7 +55,7 @@ def refuse_merge(resolved: ResolvedRun, out: Path) -> None:
 
 
 class Others:
-    """The ranks of a collection, seen from the one that waits for them: where each collects, and how far it is."""
+    """The ranks of a collection from the view of the waiting rank: the directory and the progress of each."""
 
     def __init__(self, collection: Collection) -> None:
         resolved = collection.resolved
@@ -64,17 +66,17 @@ class Others:
         self._terms = collecting(manifest.ranks) if manifest is not None else None
 
     async def done(self, control: Control, deadline_s: float, say: Say) -> None:
-        """Return when nobody is waited for any more, when the time is over, or when the run is stopped."""
+        """Return when every rank has finished, when the time is over, or when the run is stopped."""
         stopped = asyncio.Event()
         control.listen(stopped.set)
         deadline = time.monotonic() + deadline_s
-        told: list[int] = []
+        announced: list[int] = []
         while not control.stopping and (waiting := [rank for rank in self._others() if self._at_work(rank)]):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            if waiting != told:
-                told = waiting
+            if waiting != announced:
+                announced = waiting
                 say(f"waiting for rank {', '.join(map(str, waiting))}, for up to {left:,.0f} s")
             try:
                 async with asyncio.timeout(min(LOOK_S, left)):
@@ -83,40 +85,40 @@ class Others:
                 pass
 
     def join(self, out: Path, *, lock: bool, on_warning: Say) -> Joined:
-        """Merge what there is."""
-        found = [path for path in self.directories if (path / MANIFEST).exists()]
-        merged = merge(found, out, lock=lock, on_warning=on_warning)
+        """Merge the directories that exist."""
+        directories = [path for path in self.directories if (path / MANIFEST).exists()]
+        merged = merge(directories, out, lock=lock, on_warning=on_warning)
         lacking = (self._at_work(rank) or self._lacks(rank) for rank in self._others())
         return Joined(merged, [line for line in lacking if line is not None])
 
     def _others(self) -> Sequence[int]:
         return [rank for rank in range(len(self.directories)) if rank != self._own]
 
-    def _known(self, rank: int) -> Ranks | None:
-        """What the directory of a rank says, if it is of the same tasks, shared out alike."""
+    def _ranks_of(self, rank: int) -> Ranks | None:
+        """Return the ranks in this rank's manifest, if they share the same tasks in the same way."""
         path = self.directories[rank]
         if not (path / MANIFEST).exists():
             return None
-        found = collecting(read_manifest(path).ranks)
-        same = found is not None and self._terms is not None and found.terms == self._terms.terms
-        return found if same and found is not None and rank in found.present else None
+        ranks = collecting(read_manifest(path).ranks)
+        same = ranks is not None and self._terms is not None and ranks.terms == self._terms.terms
+        return ranks if same and ranks is not None and rank in ranks.present else None
 
     def _at_work(self, rank: int) -> str | None:
-        """Why a rank is waited for."""
+        """Return the reason to wait for a rank, or None."""
         path = self.directories[rank]
         try:
-            known = self._known(rank)
+            ranks = self._ranks_of(rank)
         except WindrowError as problem:
             return f"rank {rank}: {problem}"
-        if known is None:
+        if ranks is None:
             return f"rank {rank} has not collected its share of these tasks in {path}"
-        counts = share_of(known, rank).counts
+        counts = share_of(ranks, rank).counts
         if not counts or counts["pending"]:
             return f"rank {rank} has {counts['pending']:,} left" if counts else f"rank {rank} was broken off"
         holder = holder_of(path / f"lock.{RANK}{rank}")
         return f"rank {rank} is still writing ({holder})" if holder is not None else None
 
     def _lacks(self, rank: int) -> str | None:
-        """What of a share that is done is not as it should be."""
-        left = share_of(self._known(rank), rank).left
+        """Describe the part of a finished share that failed or is not graded, or return None."""
+        left = share_of(self._ranks_of(rank), rank).left
         return f"rank {rank} has {left:,} that failed or are not graded" if left else None

@@ -1,4 +1,4 @@
-"""Which rank a call is, by its configuration or by what started it; and its part of what the ranks share."""
+"""The rank of a call, read from its configuration or its launcher; and the rank's part of the shared limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_RANKS = "--rank 0 --world-size 1 collects everything"
 
 
 def launched(loaded: LoadedConfig, environment: Mapping[str, str]) -> LoadedConfig:
-    """The configuration with the rank that a launcher gave this process, unless it says one itself."""
+    """Return the configuration with the rank that a launcher gave this process, unless it sets one itself."""
     if loaded.run.rank is not None or loaded.run.world_size is not None:
         return loaded
     for rank, sizes in LAUNCHERS:
@@ -35,7 +35,7 @@ def launched(loaded: LoadedConfig, environment: Mapping[str, str]) -> LoadedConf
 
 
 def rank_of(loaded: LoadedConfig) -> Rank | None:
-    """The rank of this call; None if it shares with nobody."""
+    """Return the rank of this call; None if it shares with no other."""
     run, weights = loaded.run, loaded.run.rank_weights
     world_size = run.world_size or (len(weights) if weights is not None else None)
     if world_size is None and run.rank is None:
@@ -59,7 +59,7 @@ def rank_of(loaded: LoadedConfig) -> Rank | None:
 
 
 def divided(run: RunConfig, rank: Rank | None) -> RunConfig:
-    """The configuration with this rank's part of what all ranks share: limits, rates a minute, budgets."""
+    """Return the configuration with this rank's part of the shared limits, rates per minute and budgets."""
     if rank is None:
         return run
     budget = run.budget
@@ -79,23 +79,24 @@ def divided(run: RunConfig, rank: Rank | None) -> RunConfig:
 
 
 def without_rank(run: RunConfig) -> RunConfig:
-    """The configuration that all ranks have in common."""
+    """Return the configuration that all ranks have in common."""
     return msgspec.structs.replace(run, rank=None, world_size=None, rank_weights=None)
 
 
 def note(rank: Rank, loaded: LoadedConfig, own: int, tasks: int) -> str:
-    """What to say of a rank; how it was found out, if nobody has written it down."""
+    """Return the note about a rank; it names the source of the rank if the user did not set it."""
     launcher = next((names for names in LAUNCHERS if names[0] == loaded.origins.get("rank")), None)
-    said = f"rank {rank.number} of {rank.world_size}"
+    label = f"rank {rank.number} of {rank.world_size}"
     if launcher is None:
-        return f"{said}: {own:,} of {tasks:,} tasks"
-    found = f"{launcher[0]}, {loaded.origins['world_size']}"
-    return f"{said} (from {found}): {own:,} of {tasks:,} tasks; {NO_RANKS}"
+        return f"{label}: {own:,} of {tasks:,} tasks"
+    variables = f"{launcher[0]}, {loaded.origins['world_size']}"
+    return f"{label} (from {variables}): {own:,} of {tasks:,} tasks; {NO_RANKS}"
 
 
 def is_unasked(note: str) -> bool:
-    """Whether a note says that a launcher made this call a rank: that is said also to those who want no notes, since nobody
-    has asked for a part of the tasks."""
+    """Return whether a note announces a rank that a launcher set. Such a note is shown even to users who want no
+    notes, because they did not ask for a part of the tasks.
+    """
     return NO_RANKS in note
 
 
@@ -109,7 +110,7 @@ def _slowed(policy: PolicyConfig, rank: Rank) -> PolicyConfig:
 
 
 def _is_batch_script(rank: str, environment: Mapping[str, str]) -> bool:
-    """Whether Slurm runs this once for the whole job, not once for each task: then there is nobody to share with."""
+    """Return whether Slurm runs this process once for the whole job: then there is no other task to share with."""
     in_a_step = any(name in environment for name in ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"))
     return rank == "SLURM_PROCID" and "SLURM_JOB_ID" in environment and not in_a_step
 

@@ -40,7 +40,7 @@ from windrow.store.scan_index import ScanIndex
 from windrow.tasks.row_problems import list_problems
 from windrow.tasks.sampling import Draw
 from windrow.tasks.scan import Selection, Source
-from windrow.tasks.selection import Chooser, Chosen
+from windrow.tasks.selection import SelectedTasks, TaskSelector
 from windrow.tasks.sharding import Rank
 from windrow.trackers.names import parse_track
 from windrow.util.redaction import Redactor
@@ -56,8 +56,8 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
     run: RunConfig  # of what ranks share, the part of this call
     source: Source
     scan_index: ScanIndex | None  # of the source, to be kept beside the run
-    chooser: Chooser
-    chosen: Chosen
+    task_selector: TaskSelector
+    selected: SelectedTasks
     context: RunContext
     judging: RunScorers
     behaviour: Fingerprint
@@ -75,17 +75,17 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> Selection:
-        return self.chosen.tasks
+        return self.selected.tasks
 
     @property
     def draw(self) -> Draw | None:
-        return self.chosen.draw
+        return self.selected.draw
 
     def continuing(self, before: Manifest | None) -> ResolvedRun:
         """With the tasks that this pass of the run was begun with, if they were chosen by what may have changed since."""
-        if self.chosen.draw is None or before is None:
+        if self.selected.draw is None or before is None:
             return self
-        return msgspec.structs.replace(self, chosen=self.chooser.choose(self.source, before))
+        return msgspec.structs.replace(self, selected=self.task_selector.select(self.source, before))
 
     @property
     def worker_spec(self) -> WorkerSpec:
@@ -128,13 +128,13 @@ def _resolve(
     rows = open_rows(loaded, overrides)
     share = msgspec.structs.replace(loaded, run=divided(loaded.run, rank))
     components = make_components(share, overrides, redactor, env_name=rows.env)
-    chooser = Chooser(loaded)
+    task_selector = TaskSelector(loaded)
     survey = survey_rows(
         loaded,
         overrides,
         rows,
         components,
-        traits=chooser.table if chooser.wanted else None,
+        traits=task_selector.table if task_selector.wanted else None,
         earlier_runs=_earlier_runs(share.run, rows, components, rank),
     )
     settled, row_notes = settle_config(loaded, rows, survey, components)
@@ -147,16 +147,16 @@ def _resolve(
     grading = grading_fingerprint(scorers, models)
     judging = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
     behaviour = behaviour_fingerprint(settled, components, survey.source)
-    chosen = chooser.choose(survey.source)
-    count = len(chosen.tasks)
+    selected = task_selector.select(survey.source)
+    count = len(selected.tasks)
     rank_notes = (note(rank, settled, len(rank.positions(count)), count),) if rank else ()
     return ResolvedRun(
         loaded=settled,
         run=run,
         source=survey.source,
         scan_index=survey.index,
-        chooser=chooser,
-        chosen=chosen,
+        task_selector=task_selector,
+        selected=selected,
         context=RunContext(
             components,
             settled,
@@ -170,7 +170,7 @@ def _resolve(
         grading=grading,
         code=code_hashes(components.env, components.agent, scorers, components.functions),
         redactor=redactor,
-        notes=(*chosen.notes, *rank_notes, *row_notes, *scorer_notes),
+        notes=(*selected.notes, *rank_notes, *row_notes, *scorer_notes),
         concurrency=concurrency,
         services=services,
         matches=any(issubclass(env, Match) for env in survey.envs),

@@ -24,7 +24,7 @@ from windrow.records import Json
 from windrow.registry import name_of
 from windrow.store.scan_index import Findings, ScanIndex, kept_scan
 from windrow.tasks.cache import open_anew, open_kept
-from windrow.tasks.datasets import JoinedRows, chosen, open_datasets, repeats_of
+from windrow.tasks.datasets import JoinedRows, datasets_of_split, open_datasets, repeats_of
 from windrow.tasks.loaders import describe_sources
 from windrow.tasks.mapping import MappedRows, parse_map
 from windrow.tasks.row_formats import ForeignRows, env_of, own_env, usual_env
@@ -76,7 +76,7 @@ def open_rows(loaded: LoadedConfig, overrides: Overrides) -> OpenedRows:
         name = source or "rows"
         rows: ForeignRows | JoinedRows = ForeignRows(spool_rows(overrides.rows, name))
     elif loaded.run.datasets:
-        split, datasets = chosen(loaded.run, split)
+        split, datasets = datasets_of_split(loaded.run, split)
         samples = repeats_of(datasets) if "samples" not in loaded.origins else None
         rows = open_datasets(datasets, split, open_source)
         name = "+".join(sorted(rows.sources))

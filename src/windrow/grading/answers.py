@@ -56,41 +56,42 @@ class AnswerMatch(NamedTuple):
 
 
 def answers_of(answer: Json) -> list[str]:
-    """The acceptable answers of a row: one, or a list of them."""
+    """Return the acceptable answers of a row: one, or a list of them."""
     return [str(item) for item in answer] if isinstance(answer, list) else [str(answer)]
 
 
 def exact(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
-    """The reply is the answer, white space around it aside."""
+    """Accept a reply that equals the answer, apart from surrounding white space."""
     final_answer = reply.strip()
     correct = any(final_answer == wanted.strip() for wanted in answers_of(answer))
     return AnswerMatch(correct, bool(final_answer), final_answer or None)
 
 
 def contains(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
-    """The answer stands somewhere in the reply, in either case."""
+    """Accept a reply that contains the answer, ignoring case."""
     text = reply.casefold()
     correct = any(wanted.strip().casefold() in text for wanted in answers_of(answer))
     return AnswerMatch(correct, bool(text.strip()), looks_for_answer=False)
 
 
 def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
-    """With the setting `pattern`, its last match (group 1, if it has one) is the answer; without it, the row's
-    answer is itself a pattern that must be found in the reply."""
+    """Read the answer as the last match of the setting `pattern` (of its group 1, if it has one). Without that
+    setting, the row's answer is itself a pattern that must match somewhere in the reply.
+    """
     pattern = settings.get("pattern")
     if pattern is None:
         correct = any(re.search(wanted, reply) for wanted in answers_of(answer))
         return AnswerMatch(correct, bool(reply.strip()), looks_for_answer=False)
-    found = list(re.finditer(pattern, reply))
-    if not found:
+    matches = list(re.finditer(pattern, reply))
+    if not matches:
         return AnswerMatch(False, False)
-    match = found[-1]
+    match = matches[-1]
     final_answer = ((match.group(1) if match.re.groups else match.group()) or "").strip()
     return AnswerMatch(final_answer in (wanted.strip() for wanted in answers_of(answer)), True, final_answer)
 
 
 def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
-    """The letter that the reply settles on: after "answer is", else the last one that stands alone."""
+    """Read the letter that the reply settles on: after "answer is", or else the last one that stands alone."""
     reply = reply[-MAX_READ_CHARS:]
     marked = _CHOICE_MARKED.findall(reply) or _CHOICE.findall(reply)
     if not marked and re.fullmatch(r"\s*\(?([A-Za-z])\)?[.):]?\s*", reply):
@@ -103,7 +104,7 @@ def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatc
 
 
 def number(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
-    """The number that the reply settles on: boxed, after "####" or "answer is", else the last one in it."""
+    """Read the number that the reply settles on: boxed, after "####" or "answer is", or else the last one in it."""
     final_answer = final_number(reply)
     if final_answer is None:
         return AnswerMatch(False, False)
@@ -123,7 +124,7 @@ def _written(number: Fraction) -> str:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The number that the whole of `text` is, exactly: 1,234.5, -3/4, 12 %, $5, 1e3."""
+    """Return the number that makes up the whole of `text`, exactly: 1,234.5, -3/4, 12 %, $5, 1e3."""
     return _parsed_short(text) if len(text) <= SHORT_CHARS else _parsed(text)
 
 
@@ -162,15 +163,15 @@ def final_number(reply: str) -> Fraction | None:
         first = _IN_TEXT.search(inside)
         if first and (value := parse_number(first.group())) is not None:
             return value
-    for found in reversed(_numbers(reply)):
-        value = parse_number(found)
+    for number_text in reversed(_numbers(reply)):
+        value = parse_number(number_text)
         if value is not None:
             return value
     return None
 
 
 def _marks(text: str) -> list[re.Match[str]]:
-    """Where the text says that its answer follows."""
+    """Return the matches of phrases that announce an answer."""
     folded = text.casefold()  # most replies hold no mark, and this is how to see that quickly
     if "answer" not in folded and "####" not in folded and "boxed" not in folded:
         return []
@@ -180,29 +181,29 @@ def _marks(text: str) -> list[re.Match[str]]:
 
 
 def _numbers(text: str) -> list[str]:
-    """Every number in the text; the places where one may begin are found first, which is far quicker in prose."""
-    found: list[str] = []
+    """Return every number in the text. Searching for possible starts first is far quicker in prose."""
+    number_texts: list[str] = []
     starts = _NUMBER_START_ASCII if text.isascii() else _NUMBER_START
     start = starts.search(text)
     while start is not None:
         number = _IN_TEXT.match(text, start.start())
         if number is not None:
-            found.append(number.group())
+            number_texts.append(number.group())
         start = starts.search(text, number.end() if number is not None else start.end())
-    return found
+    return number_texts
 
 
 def _plain(text: str) -> str:
-    """LaTeX numbers as plain ones: fractions, thousands, percent signs."""
+    """Replace LaTeX numbers by plain ones: fractions, thousands, percent signs."""
     for mark, plain in (("{,}", ","), ("\\,", ""), ("\\!", ""), ("\\%", "%"), ("\\$", "$")):
         text = text.replace(mark, plain)
     return _LATEX_FRACTION.sub(
-        lambda found: f"{found[1]}{' ' if found[1] else ''}{found[2]}/{found[3]}", text
+        lambda fraction: f"{fraction[1]}{' ' if fraction[1] else ''}{fraction[2]}/{fraction[3]}", text
     )
 
 
 def _braced(text: str) -> str:
-    """What stands before the brace that closes the one just opened."""
+    """Return the text before the brace that closes the one just opened."""
     depth = 1
     for brace in re.finditer(r"[{}]", text):
         depth += 1 if brace.group() == "{" else -1

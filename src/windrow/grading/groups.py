@@ -1,7 +1,7 @@
-"""The groups of a call: each is open until the last of its slots is settled here, and then it is what there is of it.
+"""The groups of a call: a group is open until the last of its slots is settled in this call, and then it closes.
 
-A failed sample is tried again alone; what is there already is kept. A group of fewer samples than `min_group` asks
-for is not given out: the next call fills it up.
+A failed sample is retried alone, and the group's other members stay. A group with fewer samples than `min_group`
+requires is not delivered: the next call completes it.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from windrow.store.resume import ResumeState
 from windrow.tasks.plan import Slot
 
 
-class Closed(msgspec.Struct, frozen=True):
-    """A group whose slots are all settled: its members, or None if they are too few; and those of this call."""
+class ClosedGroup(msgspec.Struct, frozen=True):
+    """A group with all slots settled: the group, or None if it has too few members; and the rollouts of this call."""
 
     group: RolloutGroup | None
     fresh: tuple[Rollout, ...]
 
 
-class _Open(msgspec.Struct):
+class _OpenGroup(msgspec.Struct):
     left: int  # slots that this call has still to settle
     fresh: list[Rollout] = []
 
 
-class Groups:
+class GroupTracker:
     def __init__(self, resume_state: ResumeState, *, samples: int, min_group: float) -> None:
         self._resume_state = resume_state
         self._samples = samples
         self._least = least_members(samples, min_group)
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenGroup] = {}
         self.short = 0  # groups that were closed with too few members
 
     def touch(self, slot: Slot) -> None:
-        """An attempt of this slot is on disk; called before the ledger counts it."""
+        """Note that an attempt of this slot is on disk; call this before the ledger counts it."""
         if slot.group not in self._open:
             first = slot.number - slot.sample
             pending = map(self._resume_state.ledger.is_pending, range(first, first + self._samples))
-            self._open[slot.group] = _Open(sum(pending))
+            self._open[slot.group] = _OpenGroup(sum(pending))
 
-    def settle(self, slot: Slot, rollouts: Iterable[Rollout]) -> Closed | None:
-        """The slot is not tried again in this call; the group, if this was the last one of it."""
+    def settle(self, slot: Slot, rollouts: Iterable[Rollout]) -> ClosedGroup | None:
+        """Note that the slot is not retried in this call; return the closed group if this was its last slot."""
         open_group = self._open[slot.group]
         open_group.fresh += rollouts
         open_group.left -= 1
         if open_group.left:
             return None
         del self._open[slot.group]
-        return Closed(self._group(slot.group, open_group.fresh), tuple(open_group.fresh))
+        return ClosedGroup(self._group(slot.group, open_group.fresh), tuple(open_group.fresh))
 
     def settled_before(self, group: str) -> RolloutGroup | None:
-        """A group of earlier calls, if it has members enough."""
+        """Return a group of earlier calls, if it has enough members."""
         return self._group(group, [])
 
     def rest(self) -> Iterator[Rollout]:
-        """What this call has settled of groups that are still open."""
+        """Yield the rollouts that this call has settled in groups that are still open."""
         for open_group in self._open.values():
             yield from open_group.fresh
         self._open.clear()
@@ -78,5 +78,5 @@ class Groups:
 
 
 def least_members(samples: float, min_group: float) -> int:
-    """How many of a group's samples must be there for it to be judged together."""
+    """Return the number of samples that a group needs to be judged together."""
     return math.ceil(min_group * samples - 1e-9) if math.isfinite(samples) else 1

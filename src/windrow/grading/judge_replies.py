@@ -1,6 +1,6 @@
-"""Reading what a judge said, strictly: a verdict is there in the form that was asked for, or it is not.
+"""Strict readers of judges' replies: a verdict has the requested form, or it does not count.
 
-Nothing is guessed: each of these raises ValueError with what is wrong, in words for the judge, which is asked again.
+Readers never guess. Each raises ValueError with the problem in words for the judge, which is asked again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Mark(NamedTuple):
 
 
 def marked(reply: str, pattern: str, scale: Scale) -> Mark:
-    """The verdict that the first group of `pattern` holds: the only one, or several times the same."""
+    """Return the verdict in the first group of `pattern`; several matches must agree."""
     return one_of(reply, pattern, lambda text: mark_of(text, scale))
 
 
 def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
-    """What `read` makes of the pattern's group, wherever it matches; ValueError if it is not everywhere the same."""
+    """Apply `read` to the pattern's group in every match, and return the result; raise ValueError if results differ."""
     reply = without_thinking(reply)
-    found: list[T] = []
+    verdicts: list[T] = []
     for match in re.finditer(pattern, reply, re.S):
         text = match.group(1)
         if text is None:
@@ -47,16 +47,16 @@ def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
             _BEFORE.search(reply, max(0, start - 1), start) or _AFTER.match(reply, end)
         ):
             raise ValueError(f"{text!r} is only a part of a number")
-        found.append(read(text))
-    if not found:
+        verdicts.append(read(text))
+    if not verdicts:
         raise ValueError("there is no verdict in it" if reply.strip() else "it is empty")
-    if any(other != found[0] for other in found):
+    if any(other != verdicts[0] for other in verdicts):
         raise ValueError("it gives several verdicts that differ")
-    return found[0]
+    return verdicts[0]
 
 
 def mark_of(verdict: Json, scale: Scale) -> Mark:
-    """A verdict on a scale."""
+    """Return a verdict on a scale."""
     if isinstance(scale, str):
         return _yes_or_no(verdict)
     number = number_of(verdict)
@@ -78,7 +78,7 @@ def _yes_or_no(verdict: Json) -> Mark:
 
 
 def number_of(verdict: Json) -> float:
-    """A plain number, or the text of one and of nothing else."""
+    """Return a plain number, given as a number or as text that holds nothing else."""
     if isinstance(verdict, str):
         text = verdict.strip()
         if not _NUMBER.fullmatch(text):
@@ -96,52 +96,52 @@ def number_of(verdict: Json) -> float:
 
 
 def json_object(reply: str) -> dict[str, Json]:
-    """The JSON object that the reply is, in a fence or not, each of its keys once."""
+    """Return the JSON object that makes up the reply, fenced or not; no key may occur twice."""
     text = without_thinking(reply).strip()
     fenced = _FENCE.fullmatch(text)
     try:
-        found = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once, parse_constant=_refused)
+        parsed = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once, parse_constant=_refused)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     except json.JSONDecodeError as problem:
         raise ValueError(f"it is not a JSON object: {problem}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ValueError("it is not a JSON object")
-    return found
+    return parsed
 
 
-def exactly(found: Json, names: Iterable[str], what: str) -> Mapping[str, Json]:
-    """An object with these names, each of them, and no other."""
+def exactly(value: Json, names: Iterable[str], what: str) -> Mapping[str, Json]:
+    """Return the value as an object with exactly these names."""
     names = list(names)
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError(f"{what} must be an object with {', '.join(names)}")
     for name in names:
-        if name not in found:
+        if name not in value:
             raise ValueError(f"{what} lacks {name!r}")
-    for name in found:
+    for name in value:
         if name not in names:
             raise ValueError(f"{what} has {_short(name)}, which was not asked for")
-    return found
+    return value
 
 
 def json_mark(reply: str, scale: Scale) -> Mark:
-    """The verdict in `{"score": …}`."""
-    found = json_object(reply)
-    if "score" not in found:
+    """Return the verdict in `{"score": …}`."""
+    fields = json_object(reply)
+    if "score" not in fields:
         raise ValueError("the object has no 'score'")
-    return mark_of(found["score"], scale)
+    return mark_of(fields["score"], scale)
 
 
 def read_mark(reply: str, extract: str, scale: Scale) -> Mark:
-    """The verdict of a reply to a question about one thing."""
+    """Return the verdict of a reply to a question about one criterion."""
     return json_mark(reply, scale) if extract == JSON else marked(reply, extract, scale)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a key stands twice in the JSON object")
-    return found
+    return fields
 
 
 def _refused(constant: str) -> float:

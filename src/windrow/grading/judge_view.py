@@ -1,7 +1,8 @@
-"""What a judge is shown of a rollout: what was said, never what was thought, and so that it cannot pose as the question.
+"""The text of a rollout that a judge is shown: the messages without reasoning, framed so that they cannot pose as the
+question.
 
-The material stands between lines that begin with a marker made from the material itself: a text that held its own
-marker could not be written.
+The material stands between lines that begin with a marker, which is made from the material itself: no text can
+contain its own marker.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ _THINKING = re.compile(r"\A\s*<think>.*?(?:</think>\s*|\Z)", re.S)
 
 
 def without_thinking(text: str) -> str:
-    """The text after a <think> block that it begins with; nothing, where that was cut off."""
+    """Return the text after a leading <think> block; nothing if the block was cut off."""
     return _THINKING.sub("", text, count=1)
 
 
 def text_of(message: Message) -> str:
-    """What a message says: its text, its calls, a word for each image; no reasoning."""
+    """Return the text of a message, its calls, and one word per image, without reasoning."""
     if message.content is None or isinstance(message.content, str):
-        said = message.content or ""
+        text = message.content or ""
     else:
-        said = "".join(
+        text = "".join(
             str(part["text"])
             if "text" in part
             else f"({'image' if is_blob(part) else part.get('type', 'part')})"
@@ -40,38 +41,40 @@ def text_of(message: Message) -> str:
             if part.get("type") not in _HIDDEN_PARTS
         )
     if message.origin == "policy":
-        said = without_thinking(said)
+        text = without_thinking(text)
     calls = [f"(calls {call.name} with {call.arguments})" for call in message.tool_calls or ()]
-    return "\n".join([said, *calls] if said or not calls else calls)
+    return "\n".join([text, *calls] if text or not calls else calls)
 
 
 def reply_of(messages: Sequence[Message]) -> str:
-    """What the policy said last."""
+    """Return the policy's last reply."""
     return next((text_of(message) for message in reversed(messages) if message.origin == "policy"), "")
 
 
 def opening_of(messages: Sequence[Message]) -> list[Section]:
-    """What was said before the policy's first word."""
+    """Return the messages before the policy's first reply."""
     first = next((n for n, message in enumerate(messages) if message.origin == "policy"), len(messages))
     return [(message.role, text_of(message)) for message in messages[:first]]
 
 
 def answer_of(messages: Sequence[Message], shows: Shows, *, called: str) -> list[Section]:
-    """What the policy said, and what came of it: all from its first word on, or its last word alone."""
+    """Return the policy's replies with their results: everything from its first reply on, or its last reply alone."""
     opening = len(opening_of(messages))
-    said = [(message.role, message) for message in messages[opening:]]
-    if shows == "reply" or len(said) < 2:
+    answer_messages = [(message.role, message) for message in messages[opening:]]
+    if shows == "reply" or len(answer_messages) < 2:
         return [(called, reply_of(messages))]
-    return [(f"{called}, {role}", text_of(message)) for role, message in said]
+    return [(f"{called}, {role}", text_of(message)) for role, message in answer_messages]
 
 
 def as_text(sections: Sequence[Section]) -> str:
-    """The sections as plain text, for a prompt of the user's own."""
+    """Return the sections as plain text, for a user's own prompt."""
     return "\n\n".join(f"{who}: {text}" for who, text in sections)
 
 
 def framed(sections: Sequence[Section], *, beside: Sequence[str] = ()) -> tuple[str, str]:
-    """(the material between its markers, the marker). `beside`: what else is shown, and must not hold the marker either."""
+    """Return the material between its markers, and the marker. `beside` is other text in the prompt, which must not
+    contain the marker either.
+    """
     marker = digest([*(list(section) for section in sections), *beside])[:MARKER_CHARS]
     blocks = [f"--- {marker}: {who}\n{text}" for who, text in sections]
     return "\n".join([*blocks, f"--- {marker}: end"]), marker

@@ -1,6 +1,7 @@
-"""Judges: the models that scorers ask. They are opened once, asked side by side, and never asked the same twice.
+"""Judges: the models that scorers ask. They are opened once, called concurrently, and never asked the same question
+twice.
 
-A `JudgeContext` serves one grading: it keeps each call as evidence, and adds up their usage.
+A `JudgeContext` serves one grading: it records each call as evidence, and adds up the usage.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ AGAIN = (
 
 
 class Judges:
-    """The models of the scorers that have some, by scorer and name."""
+    """The models of all scorers that have some, by scorer and name."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Judges:
         self._on_usage = on_usage
 
     def all(self) -> Iterable[Model]:
-        """Each model once, whoever asks it."""
+        """Return each model once, even if several scorers ask it."""
         return {id(model): model for models in self._models.values() for model in models.values()}.values()
 
     def context(self, scorer: str) -> JudgeContext:
@@ -82,8 +83,9 @@ class Judges:
     async def answer(
         self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T]
     ) -> ReadReply[T]:
-        """The judge's reply to these messages. The same question is asked once, also when several ask it side by side, and
-        a reply that could be read is stored."""
+        """Return the judge's reply to these messages. The same question is asked once, even if several callers ask it
+        concurrently, and a readable reply is stored.
+        """
         key = _key(model, asked)
         while (other := self._asking.get(key)) is not None:
             await other.wait()
@@ -113,13 +115,13 @@ class Judges:
             self._asking.pop(key).set()
 
     def call_slot(self, model: Model) -> asyncio.Semaphore:
-        """A slot for one call of the model; there are as many as may run side by side."""
+        """Return a slot for one call of the model; the number of slots limits its concurrent calls."""
         return self._call_slots[id(model)]
 
     async def completion(self, model: Model, request: Request) -> Completion:
-        """One call; what it took is counted, also where nobody can use it."""
+        """Make one call; its usage is counted even if the reply is of no use."""
         try:
-            found = await complete(
+            completion = await complete(
                 model.policy,
                 request,
                 retries=model.call_retries,
@@ -130,10 +132,10 @@ class Judges:
             raise ScorerError(
                 f"the judge {model.policy.model!r}: {problem}", kind=problem.kind, retryable=False
             ) from problem
-        usage = priced(found.usage, model.price)
+        usage = priced(completion.usage, model.price)
         if usage is not None:
             self._on_usage(usage)
-        return found if usage is found.usage else msgspec.structs.replace(found, usage=usage)
+        return completion if usage is completion.usage else msgspec.structs.replace(completion, usage=usage)
 
 
 class JudgeContext:
@@ -149,15 +151,15 @@ class JudgeContext:
         self._calls = 0  # under way
 
     def model(self, name: str) -> Model:
-        found = self._models.get(name)
-        if found is None:
+        model = self._models.get(name)
+        if model is None:
             raise ScorerError(
                 f"scorer {self._scorer!r} has no judge {name!r}; give one with --judge MODEL", retryable=False
             )
-        return found
+        return model
 
     def timed_by(self, deadline: Deadline) -> None:
-        """The deadline of the scorer's own time, which is paused while a judge is asked."""
+        """Set the deadline of the scorer's own time, which is paused while a judge is called."""
         self._deadline = deadline
 
     @contextmanager
@@ -173,7 +175,7 @@ class JudgeContext:
                 self._deadline.resume()
 
     def spend(self, usage: Usage | None) -> None:
-        """Count what a call took."""
+        """Count the usage of a call."""
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage + usage
 
@@ -217,9 +219,9 @@ class JudgeContext:
             forced=given,
         )
         with self._call():
-            found = await self._judges.completion(model, request)
-        self.spend(found.usage)
-        tokens = found.tokens
+            completion = await self._judges.completion(model, request)
+        self.spend(completion.usage)
+        tokens = completion.tokens
         if tokens is None or tokens.logprobs is None or len(tokens.logprobs) != 4 * len(given.output):
             raise ScorerError(
                 f"the judge {model.policy.model!r} gave no logprob for each of {len(given.output)} ids"
@@ -253,7 +255,7 @@ class JudgeContext:
 
 
 class ReadReply(NamedTuple, Generic[T]):
-    """A judge's reply, and the finding that was read in it, or the problem with reading it."""
+    """A judge's reply, with the verdict that was read in it or the problem with reading it."""
 
     reply: str
     usage: Usage | None
@@ -278,7 +280,7 @@ def _message(role: str, content: str) -> Message:
 
 
 def _key(model: Model, asked: tuple[Message, ...]) -> str:
-    """What makes a judgement: who is asked, how, and what."""
+    """Return the key of a judgement: the model, its settings, and the messages."""
     return digest(
         {
             "judge": model.policy.identity(),

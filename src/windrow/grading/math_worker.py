@@ -1,8 +1,9 @@
-"""The process in which math-verify runs: a question a line on standard input, a verdict a line on standard output.
+"""The process that runs math-verify: it reads one question per line on standard input and writes one verdict per
+line.
 
-It stands alone: only the standard library and math-verify. Arithmetic on a model's reply may take for ever or all
-memory (`9^{9^{9}}`), and does so inside one call into C, where no timer of ours could stop it; so the kernel limits
-the process, and whoever asked sees it end.
+The module imports only the standard library and math-verify. Arithmetic on a model's reply may take forever or use
+all memory (`9^{9^{9}}`) inside one call into C, which no timer of ours could stop. So the kernel limits the process,
+and the caller sees it end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MEMORY_BYTES = 2**30
 
 
 def last_boxed(text: str) -> str | None:
-    """What is inside the last \\boxed{…} that is closed."""
+    """Return the content of the last closed \\boxed{…}."""
     end = len(text)
     while (start := text.rfind("\\boxed{", 0, end)) >= 0:
         depth = 0
@@ -32,12 +33,12 @@ def last_boxed(text: str) -> str | None:
 
 
 def judge(reply: str, answers: list[str], math_verify: Any) -> dict[str, Any]:
-    """Whether the reply's final expression equals one of the answers, and whether there was one to compare."""
+    """Compare the reply's final expression with the answers, and tell whether there was one to compare."""
     boxed = last_boxed(reply)
-    said = reply if boxed is None else boxed
+    final_expression = reply if boxed is None else boxed
     wanted = [(last_boxed(answer) or answer).strip() for answer in answers]
-    if said.strip() in wanted:
-        return {"correct": True, "formed": True, "said": said.strip()}
+    if final_expression.strip() in wanted:
+        return {"correct": True, "formed": True, "said": final_expression.strip()}
     golds = [_parse(math_verify, f"\\boxed{{{answer}}}") for answer in wanted]
     if not all(golds):
         unread = wanted[golds.index([])][:80]
@@ -54,7 +55,7 @@ def judge(reply: str, answers: list[str], math_verify: Any) -> dict[str, Any]:
 
 
 def _written(parsed: list[Any]) -> str | None:
-    """An expression as sympy writes it; None if there is none, or none that can be written."""
+    """Return an expression as sympy writes it; None if there is none, or if it cannot be written."""
     try:
         return str(parsed[0]) if parsed else None
     except ValueError:  # a whole number of more digits than Python writes
@@ -68,7 +69,7 @@ def _parse(math_verify: Any, text: str) -> list[Any]:
 
 
 def _limit(kind: int, amount: int) -> None:
-    """Lower a soft limit, as far as the system knows of it and lets us."""
+    """Lower a soft limit, as far as the system supports and permits it."""
     _, hard = resource.getrlimit(kind)
     try:
         resource.setrlimit(kind, (amount if hard == resource.RLIM_INFINITY else min(amount, hard), hard))

@@ -1,7 +1,8 @@
-"""`preference`: a judge compares the members of a group two by two; the score is (wins - losses) / matches.
+"""`preference`: a judge compares the members of a group in pairs; the score is (wins - losses) / matches.
 
-Each pair is shown in both orders, and counts when both give the same verdict: a judge that prefers what stands first
-prefers nobody. Every comparison is evidence, and every verdict goes by the attempt that it is about.
+Each pair is shown in both orders, and counts only if both give the same verdict: a judge that always prefers the
+first reply has no preference. Every comparison is recorded as evidence, and every verdict belongs to the attempt that
+it judges.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Match(NamedTuple):
-    """One pair, compared: `margin` is for the first of it, from -1 (lost) to 1 (won)."""
+    """The comparison of one pair: `margin` is from the view of its first member, from -1 (lost) to 1 (won)."""
 
     pair: Pair
     margin: float
-    said: dict[str, Json]  # by order: ab, ba
+    verdicts: dict[str, Json]  # by order: ab, ba
     split: bool  # the orders gave different verdicts
 
 
@@ -81,7 +82,7 @@ class PreferenceScorer(JudgingScorer):
         return verdicts
 
     async def _played(self, members: Sequence[int], compared: _Comparing, seed: int) -> list[Match]:
-        """The matches among these members; those of a round side by side."""
+        """Return the matches among these members; the matches of a round are played concurrently."""
         if self._set.pairs != "swiss":
             pairs = (all_pairs if self._set.pairs == "all" else ring)(members)
             return await together(compared.match(pair) for pair in pairs)
@@ -107,7 +108,7 @@ class PreferenceScorer(JudgingScorer):
                     "sample": other.rollout.sample,
                     "shown_first": match.pair[0] == index,  # in the order ab
                     "margin": margin,
-                    "said": match.said,
+                    "said": match.verdicts,
                 }
             )
         score = RecordedScore(
@@ -123,7 +124,7 @@ class PreferenceScorer(JudgingScorer):
 
 
 class _Comparing:
-    """The questions of one group."""
+    """The questions about one group."""
 
     def __init__(
         self, scorer: PreferenceScorer, group: RolloutGroup, entrants: Sequence[Entrant], ctx: ScoreContext
@@ -136,18 +137,18 @@ class _Comparing:
         self._ctx = ctx
 
     async def match(self, pair: Pair) -> Match:
-        """Both orders side by side; where they disagree, neither has won."""
+        """Ask in both orders concurrently; if they disagree, neither member has won."""
         orders = ("ab", "ba") if self._set.both_orders else ("ab",)
-        found = await together(self._asked(pair, order) for order in orders)
-        said = {order: verdict[0] for order, verdict in zip(orders, found, strict=True)}
+        answers = await together(self._asked(pair, order) for order in orders)
+        verdicts = {order: verdict[0] for order, verdict in zip(orders, answers, strict=True)}
         margins = [
-            -value if order == "ab" else value for order, (_, value) in zip(orders, found, strict=True)
+            -value if order == "ab" else value for order, (_, value) in zip(orders, answers, strict=True)
         ]
         split = len({(margin > 0) - (margin < 0) for margin in margins}) > 1
-        return Match(pair, 0.0 if split else sum(margins) / len(margins), said, split)
+        return Match(pair, 0.0 if split else sum(margins) / len(margins), verdicts, split)
 
     async def _asked(self, pair: Pair, order: str) -> tuple[Json, float]:
-        """(what the judge said, how far it prefers what stands second: from -1 to 1)."""
+        """Return the judge's verdict, and its preference for the second reply from -1 to 1."""
         first, second = (self._entrants[index] for index in (pair if order == "ab" else pair[::-1]))
         form = self._set.format or _FORMS[self._set.verdict]
         sections = shown_together([first, second], ["reply A", "reply B"], self._set.shows, self._opening)
@@ -174,16 +175,16 @@ class _Comparing:
         )
 
 
-def _letter(said: str) -> tuple[Json, float]:
-    word = said.strip().rstrip(".").casefold()
+def _letter(verdict_text: str) -> tuple[Json, float]:
+    word = verdict_text.strip().rstrip(".").casefold()
     values = {"a": -1.0, "b": 1.0, "tie": 0.0}
     if word not in values:
-        raise ValueError(f"{said[:60]!r} is none of A, B and tie")
+        raise ValueError(f"{verdict_text[:60]!r} is none of A, B and tie")
     return word.upper() if word != "tie" else word, values[word]
 
 
-def _number(said: str) -> tuple[Json, float]:
-    number = number_of(said)
+def _number(verdict_text: str) -> tuple[Json, float]:
+    number = number_of(verdict_text)
     if not -1 <= number <= 1:
         raise ValueError(f"{number:g} is not between -1 and 1")
     return number, number

@@ -1,9 +1,9 @@
-"""Reward functions, as trainers call them: their arguments, and the values that they may return.
+"""Reward functions in the form that trainers call: their arguments, and their return values.
 
     (prompts, completions, completion_ids, **columns) -> list[float | None]
 
-A group is one batch: lists with an entry a member. The row's other fields are columns. What a trainer adds besides has
-a stand-in: `trainer_state`, and `log_extra` and `log_metric`, whose words are kept.
+A group is one batch: lists with one entry per member. The other fields of the row are columns. The further arguments
+of trainers have stand-ins: `trainer_state`, and `log_extra` and `log_metric`, whose values are recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 
 
 class Logged:
-    """What a reward function logs: columns with an entry a member, and numbers for the whole group."""
+    """The values that a reward function logs: columns with one entry per member, and numbers for the whole group."""
 
     def __init__(self) -> None:
         self.extra: dict[str, Any] = {}
@@ -48,9 +48,9 @@ class Logged:
     def log_metric(self, name: str, value: float) -> None:
         self.metrics[str(name)] = number(value, f"log_metric({name!r})")
 
-    def evidence(self, place: int, count: int) -> Json:
-        """What was logged of the member at this place."""
-        return {name: _plain(_entry(values, place, count)) for name, values in self.extra.items()} or None
+    def evidence(self, index: int, count: int) -> Json:
+        """Return the values that were logged for the member at this index."""
+        return {name: _plain(_entry(values, index, count)) for name, values in self.extra.items()} or None
 
 
 def arguments(
@@ -60,7 +60,7 @@ def arguments(
     logged: Logged,
     settings: Mapping[str, Json],
 ) -> dict[str, Any]:
-    """What the function is called with: of all there is, what it takes; ScorerError names what there is not."""
+    """Return the arguments that the function takes; ScorerError names one that is not available."""
     row = group.task.data or {}
     columns = [name for name in row if name not in OWN]
     there: dict[str, Any] = {name: [copied(row[name]) for _ in members] for name in columns}
@@ -87,7 +87,7 @@ def arguments(
 
 
 def rewards_of(returned: Any, count: int) -> list[float | None]:
-    """One finite number a member, or None; ScorerError says what else it was."""
+    """Return one finite number or None per member; ScorerError describes any other return value."""
     if hasattr(returned, "tolist"):  # an array or a tensor
         returned = returned.tolist()
     if not isinstance(returned, list | tuple):
@@ -95,17 +95,18 @@ def rewards_of(returned: Any, count: int) -> list[float | None]:
     if len(returned) != count:
         raise ScorerError(f"it returned {len(returned)} rewards for {count} completions")
     rewards: list[float | None] = []
-    for place, reward in enumerate(returned):
+    for index, reward in enumerate(returned):
         try:
-            rewards.append(None if reward is None else number(reward, f"reward {place}"))
+            rewards.append(None if reward is None else number(reward, f"reward {index}"))
         except ValueError as problem:
             raise ScorerError(f"{problem}; None says that it does not apply") from None
     return rewards
 
 
 def completion_ids(rollout: Rollout) -> list[int] | None:
-    """The ids after the first prompt, as they were sampled and put in between; None where they were not captured, or
-    where the turns did not grow from each other."""
+    """Return the ids after the first prompt, sampled or inserted between turns; None if they were not captured, or if
+    the turns did not grow from each other.
+    """
     turns = rollout.turns
     own = [n for n, turn in enumerate(turns) if turn.role == "agent" and turn.writes is not None]
     if rollout.capture != "tokens" or not own:
@@ -123,19 +124,21 @@ _GATHERING = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def _standard(row: Mapping[str, Json], members: Sequence[Rollout]) -> tuple[list[str], list[str]] | None:
-    """Plain texts, where the row's prompt is one and each member said one thing and called no tool."""
+    """Return plain texts if the row's prompt is one and each member gave one reply without a tool call; otherwise
+    None.
+    """
     prompt = row.get("prompt")
     if not isinstance(prompt, str) or row.get("messages") is not None:
         return None
     for rollout in members:
-        said = rollout.completion
-        if len(said) != 1 or said[0].tool_calls or rollout.tools:
+        completion = rollout.completion
+        if len(completion) != 1 or completion[0].tool_calls or rollout.tools:
             return None
     return [prompt] * len(members), [rollout.completion[0].text for rollout in members]
 
 
 def _conversational(members: Sequence[Rollout]) -> tuple[list[Json], list[Json]]:
-    """Lists of messages: what came before the first reply, and everything from it on."""
+    """Return lists of messages: those before the first reply, and those from it on."""
     prompts: list[Json] = []
     completions: list[Json] = []
     for rollout in members:
@@ -152,13 +155,13 @@ def _message(message: Message) -> dict[str, Json]:
     return wire | ({"reasoning_content": message.reasoning} if message.reasoning else {})
 
 
-def _entry(values: Any, place: int, count: int) -> Any:
+def _entry(values: Any, index: int, count: int) -> Any:
     listed = isinstance(values, list | tuple) and len(values) == count
-    return values[place] if listed else values
+    return values[index] if listed else values
 
 
 def _plain(value: Any) -> Json:
-    """A value as JSON, or in words where it is none: what is only logged fails nothing."""
+    """Return a value as JSON, or else its text: a value that is only logged must not fail the grading."""
     try:
         return Freezer().value(value, "log_extra")
     except ValueError:

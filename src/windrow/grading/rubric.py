@@ -1,8 +1,9 @@
-"""`rubric`: a judge says of each criterion how far a reply meets it; the score is their weighted mean.
+"""`rubric`: a judge rates how far a reply meets each criterion; the score is the weighted mean of the ratings.
 
-Criteria are the row's (`windrow.tasks.rubrics`), else those of the settings. Each is a question of its own, asked side
-by side (`calls: each`), or all are one question (`calls: one`). A verdict that cannot be read is asked for again, and
-then the grading has failed: it is never 0. With several `judges` the mean counts, or they must agree.
+The criteria come from the row (`windrow.tasks.rubrics`), or else from the settings. With `calls: each`, every
+criterion is a separate question, and the questions are asked concurrently; with `calls: one`, they are one question.
+An unreadable verdict is requested again; if it stays unreadable the grading fails, and the score is never 0 for that
+reason. With several `judges` the mean counts, or they must agree.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class RubricScorer(JudgingScorer):
         return Verdict(own | scores, self._agreed(opinions))
 
     def _check(self) -> None:
-        """Refuse settings that would be ignored, or could not work."""
+        """Refuse settings that would be ignored or could not work."""
         settings = self._set
         if settings.extract is not None:
             check_pattern(settings.extract, "'extract'")
@@ -179,18 +180,20 @@ class RubricScorer(JudgingScorer):
     # -- what it comes to
 
     def _score(self, criterion: Criterion, opinions: Sequence[Marks]) -> RecordedScore:
-        """The mean of the judges on one criterion: recorded, without a weight of its own."""
+        """Return the mean of the judges on one criterion; it is recorded with weight 0."""
         marks = [opinion[criterion.name] for opinion in opinions]
-        said = [{"judge": judge, "said": mark.verdict} for judge, mark in zip(self.panel, marks, strict=True)]
+        judge_verdicts = [
+            {"judge": judge, "said": mark.verdict} for judge, mark in zip(self.panel, marks, strict=True)
+        ]
         return RecordedScore(
             value=sum(mark.value for mark in marks) / len(marks),
             weight=0.0,
-            evidence={"criterion": criterion.text, "weight": criterion.weight, "judges": said},
+            evidence={"criterion": criterion.text, "weight": criterion.weight, "judges": judge_verdicts},
             scorer=self.name,
         )
 
     def _agreed(self, opinions: Sequence[Marks]) -> dict[str, float]:
-        """How far the judges are apart, on the criterion where they are most; a failure where that is too far."""
+        """Return the largest disagreement of the judges on any criterion; raise ScorerError if it is too large."""
         if len(opinions) < 2:
             return {}
         spreads = {
@@ -219,7 +222,7 @@ _ALL = "Grade the reply by each of these criteria, each by itself:\n{criteria}\n
 
 
 def form_of(criterion: Criterion, extract: str) -> str:
-    """How the judge is told to answer, where nobody says otherwise."""
+    """Return the default instructions on how the judge has to answer."""
     if extract == JSON:
         verdict = '"yes" or "no"' if criterion.scale == YES_NO else f"a number, {_range(criterion)}"
         return f'Answer with a JSON object and nothing else: {{"why": "in a few words", "score": {verdict}}}'

@@ -1,4 +1,6 @@
-"""A user's own functions as scorers: of a rollout, or of a group, also with the signature of a trainer's reward function."""
+"""Scorers made from a user's functions: functions of a rollout, of a group, or with the signature of a trainer's
+reward function.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +77,12 @@ class RewardFunctionScorer(_Function):
             named = arguments(self._function, group, members, logged, self.settings)
             rewards = rewards_of(await self._called(ctx=ctx, **named), len(members))
         except ScorerError as problem:
-            said = f"scorer {self.name!r}: {problem}"
-            raise ScorerError(said, kind=problem.kind, retryable=problem.retryable) from None
+            message = f"scorer {self.name!r}: {problem}"
+            raise ScorerError(message, kind=problem.kind, retryable=problem.retryable) from None
         metrics = {f"{self.name}.{name}": value for name, value in logged.metrics.items()}
-        for place, (rollout, reward) in enumerate(zip(members, rewards, strict=True)):
+        for index, (rollout, reward) in enumerate(zip(members, rewards, strict=True)):
             if reward is not None:
-                score = Score(reward, evidence=logged.evidence(place, len(members)), metrics=metrics)
+                score = Score(reward, evidence=logged.evidence(index, len(members)), metrics=metrics)
                 verdicts[rollout.key] = self.verdict(score)
         return verdicts
 
@@ -101,13 +103,13 @@ class EnvGroupScorer(BaseScorer):
         return _by_attempt(self, who, await guarded(self._env.score_group(self.settings, group, ctx), who))
 
 
-def _by_attempt(scorer: BaseScorer, who: str, found: Any) -> dict[AttemptId, Verdict | None]:
-    """The verdicts that a user's function gave a group."""
-    if not isinstance(found, Mapping):
+def _by_attempt(scorer: BaseScorer, who: str, returned: Any) -> dict[AttemptId, Verdict | None]:
+    """Return the verdicts that a user's function gave to a group."""
+    if not isinstance(returned, Mapping):
         raise ScorerError(
-            f"{who} returned {type(found).__name__}; expected a dict by rollout.key: (id, attempt)"
+            f"{who} returned {type(returned).__name__}; expected a dict by rollout.key: (id, attempt)"
         )
-    return {key: None if said is None else scorer.verdict(said) for key, said in found.items()}
+    return {key: None if score is None else scorer.verdict(score) for key, score in returned.items()}
 
 
 def scorer_of(
@@ -117,7 +119,7 @@ def scorer_of(
     weight: float = 1.0,
     settings: Mapping[str, Json] | None = None,
 ) -> AnyScorer:
-    """The scorer that a function is: by its attribute `unit`, else by what it takes."""
+    """Return the scorer for a function: its attribute `unit` decides, or else its parameters."""
     kind: type[FunctionScorer | GroupFunctionScorer | RewardFunctionScorer] = FunctionScorer
     if getattr(function, "unit", "rollout") == "group":
         kind = GroupFunctionScorer
@@ -127,7 +129,7 @@ def scorer_of(
 
 
 def _to_its_end(work: Callable[[], Any]) -> Any:
-    """What a plain or an async function gives, here and now."""
+    """Run a plain or an async function to its end here, and return its result."""
 
     async def whole() -> Any:
         result = work()

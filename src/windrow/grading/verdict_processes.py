@@ -1,7 +1,8 @@
-"""Verdicts from processes of their own: for code that may take for ever or all memory on what a model wrote.
+"""Verdicts from separate processes, for code that may take forever or use all memory on a model's reply.
 
-A question goes in as a line of JSON, a verdict comes out as one. Such code does so inside one call into C, where no timer
-of ours could stop it; so each process limits its own processor time and memory, and whoever asked sees it end. Each is asked from a thread; whoever stops waiting kills its process.
+A question goes in as one line of JSON, and a verdict comes out as one. Such code may hang inside one call into C,
+which no timer of ours could stop. So each process limits its own processor time and memory, and the caller sees it
+end. A thread waits for each process; a caller that stops waiting kills its process.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from windrow.util.threads import in_thread
 
 
 class Processes:
-    """As many processes of one module as are asked at once, up to `at_once`; they stand by in between."""
+    """Up to `at_once` processes of one module, as many as have questions at the same time; idle ones stay ready."""
 
     def __init__(self, module: str, *, who: str, at_once: int, environment: Mapping[str, str] | None = None):
         self._command = [sys.executable, "-P", "-m", module]
@@ -37,7 +38,7 @@ class Processes:
         atexit.register(self._end)
 
     async def ask(self, question: Mapping[str, Any]) -> bytes | None:
-        """The verdict, a line; None where the question took more processor time than the process allows."""
+        """Return the verdict as a line; None if the question took more processor time than the process allows."""
         loop = asyncio.get_running_loop()
         async with self._gates.get(loop) or self._gates.setdefault(loop, asyncio.Semaphore(self._at_once)):
             while True:
@@ -69,7 +70,7 @@ class _Ended(ScorerError):
 
 
 class _Process:
-    """One process, started when it is first asked. It ends with us, or when it is killed, or at its limit."""
+    """One process, started with its first question. It ends with its parent, when it is killed, or at its limit."""
 
     def __init__(self, command: list[str], who: str, environment: Mapping[str, str] | None) -> None:
         self._command = command
@@ -80,7 +81,7 @@ class _Process:
         self._lock = threading.Lock()
 
     def ask(self, question: Mapping[str, Any]) -> bytes | None:
-        """Its verdict, or None when the question exceeded the processor time; then the process is gone."""
+        """Return the verdict, or None if the question exceeded the processor time; the process is gone then."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,6 +1,6 @@
-"""Where tasks of another package come from: `PACKAGE:NAME`, with parameters as in a URL, `?size=50&seed=7`.
+"""Addresses of tasks from another package: `PACKAGE:NAME`, with parameters as in a URL, `?size=50&seed=7`.
 
-A value is read as in `--set`: `7`, `0.5`, `false`, `[1, 2]`; whatever else is text.
+A value is read as in `--set`: `7`, `0.5`, `false`, `[1, 2]`; any other value is text.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ class Address(msgspec.Struct, frozen=True):
         return f"{self.package}:{self.name}"
 
     def source(self, *, without: Collection[str]) -> str:
-        """What the data set is called: however its parameters are ordered and spelled, and whatever its size."""
+        """Return the name of the data set, which does not depend on the order and spelling of its parameters or on
+        its size.
+        """
         shown = [
             f"{key}={_text(value)}" for key, value in sorted(self.parameters.items()) if key not in without
         ]
         return str(self) + ("?" + "&".join(shown) if shown else "")
 
-    def refuse_unknown(self, known: Collection[str], *, of: str = "") -> None:
+    def refuse_unknown(self, allowed: Collection[str], *, of: str = "") -> None:
         for key in self.parameters:
-            if key not in known:
+            if key not in allowed:
                 raise UsageError(
-                    f"{of or self} has no parameter {key!r}{nearest(key, known)} (known: {', '.join(known)})"
+                    f"{of or self} has no parameter {key!r}{nearest(key, allowed)} (known: {', '.join(allowed)})"
                 )
 
     def whole(self, key: str, default: int, *, least: int) -> int:

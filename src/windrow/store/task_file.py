@@ -1,6 +1,6 @@
-"""tasks.jsonl: the tasks of a run, one a line, read back by offset.
+"""tasks.jsonl: the tasks of a run, one per line, read back by offset.
 
-It only grows: a larger limit or a longer source appends what is new.
+The file only grows: a larger limit or a longer source appends new tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INDEX = "tasks.index"
 
 
 class _Adopted(msgspec.Struct, frozen=True, array_like=True):
-    """Where the tasks of a call stand in a tasks.jsonl of this content."""
+    """The offsets of the tasks of a call in a tasks.jsonl of this content."""
 
     content: str
     tasks: str
@@ -40,7 +40,7 @@ class _Adopted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as tasks.jsonl has it: `occurrence` tells rows apart that are alike."""
+    """A line of tasks.jsonl: `occurrence` distinguishes equal rows."""
 
     key: str
     digest: str
@@ -64,7 +64,7 @@ class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownTask(msgspec.Struct, gc=False):
-    """A task's line with its row unread."""
+    """A task's line with its row still encoded."""
 
     key: str
     digest: str
@@ -81,7 +81,7 @@ decode_known = msgspec.json.Decoder(KnownTask).decode
 
 
 class TaskFile:
-    """The selected tasks of this call, by position, each read from the file when asked for."""
+    """The selected tasks of this call, by position, each read from the file when it is asked for."""
 
     def __init__(self, log: Log, path: Path, disk: Disk) -> None:
         self.path = path
@@ -104,7 +104,9 @@ class TaskFile:
         return self._tasks.source(position)
 
     def task(self, position: int) -> Task:
-        """StoreError: where its line should stand is another. No task is played under the name of another."""
+        """Return the task at a position. StoreError: another task stands at its offset; no task is played under the
+        name of another.
+        """
         try:
             self._file.seek(self._offsets[position])
             line = _decode_line(self._file.readline())
@@ -121,9 +123,9 @@ class TaskFile:
         return self._tasks.digest()
 
     def adopt(self, tasks: TaskList) -> None:
-        """Take these tasks as this call's, in this order; those the file does not hold yet are appended.
+        """Take these tasks as the tasks of this call, in this order; append those that the file lacks.
 
-        Where they stand is kept in an index, which is believed while the file holds the same bytes.
+        Their offsets are stored in an index, which is trusted while the file holds the same bytes.
         """
         self._tasks = tasks
         digest = tasks.digest()
@@ -143,18 +145,18 @@ class TaskFile:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _find_or_append(self, tasks: TaskList) -> None:
-        known = self._known()
+        offsets = self._recorded_offsets()
         end = self.path.stat().st_size
         fresh = bytearray()
         for position in range(len(tasks)):
             digest, occurrence = tasks.identity(position)
             identity = (tasks.source(position), digest, occurrence)
-            offset = known.get(identity)
+            offset = offsets.get(identity)
             if offset is None:
                 line = encode(_line(tasks.task(position), occurrence)) + b"\n"
                 fresh += line
                 offset = end
-                known.set(identity, offset)
+                offsets.set(identity, offset)
                 end += len(line)
                 if len(fresh) > WRITE_BYTES:
                     self._log.append_now(bytes(fresh))
@@ -166,23 +168,23 @@ class TaskFile:
     def close(self) -> None:
         self._file.close()
 
-    def _known(self) -> HashIndex:
-        """Where each task stands. A bad line is counted and left: its task is appended anew."""
-        known = HashIndex()
+    def _recorded_offsets(self) -> HashIndex:
+        """Return the offset of each task. A bad line is counted and left alone; its task is appended again."""
+        offsets = HashIndex()
         for number, (offset, line) in enumerate(read_known(self.path), 1):
             if line is None:
                 self.bad_lines.append(number)
             else:
-                known.set((line.source, line.digest, line.occurrence), offset)
-        return known
+                offsets.set((line.source, line.digest, line.occurrence), offset)
+        return offsets
 
 
 class KnownTasks:
-    """All tasks of a file, by position, each read from it when asked for."""
+    """All tasks of a file, by position, each read from it when it is asked for."""
 
     def __init__(self, path: Path) -> None:
-        known = read_known(path) if path.exists() else ()
-        self._offsets = array("Q", (offset for offset, line in known if line is not None))
+        lines = read_known(path) if path.exists() else ()
+        self._offsets = array("Q", (offset for offset, line in lines if line is not None))
         self._path = path
         self._file = path.open("rb") if self._offsets else None
         self._latest: tuple[int, KnownTask] | None = None
@@ -220,7 +222,7 @@ class KnownTasks:
 
 
 def read_tasks(path: Path) -> dict[str, int]:
-    """Where each task's line begins, by digest: for reading back the rows that are too large for a rollout."""
+    """Return the offset of each task's line by digest, to read back rows that are too large for a rollout."""
     offsets: dict[str, int] = {}
     for offset, line in read_known(path):
         if line is not None:
@@ -239,7 +241,7 @@ def read_task(path: Path, offset: int) -> Task:
 
 
 def tasks_in_order(path: Path) -> Iterator[Task]:
-    """Every task, by its index; what is no task is passed over."""
+    """Yield every task by its index; lines that hold no task are skipped."""
     places = sorted((line.index, offset) for offset, line in read_known(path) if line is not None)
     with path.open("rb") as file:
         for _, offset in places:
@@ -248,7 +250,7 @@ def tasks_in_order(path: Path) -> Iterator[Task]:
 
 
 def read_known(path: Path) -> Iterator[tuple[int, KnownTask | None]]:
-    """Every line with its offset; None is one that is no task."""
+    """Yield every line with its offset; None for a line that holds no task."""
     offset = 0
     with path.open("rb") as file:
         for data in file:

@@ -1,4 +1,4 @@
-"""Arrow tables as rows: Parquet files (the extra `parquet`), and what `datasets` holds."""
+"""Arrow tables as rows: Parquet files (the extra `parquet`) and data sets that the package `datasets` has loaded."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from windrow.errors import UsageError
 from windrow.registry import import_extra
 from windrow.tasks.rows import cannot_read
-from windrow.tasks.spool import Found, SpooledRows
+from windrow.tasks.spool import NumberedRow, SpooledRows
 
 BATCH_ROWS = 1024
 
 
 def open_parquet(path: str) -> SpooledRows:
-    """The rows of a Parquet file, by index, read a batch at a time."""
+    """Return the rows of a Parquet file, by index; the file is read one batch at a time."""
     parquet = import_extra("pyarrow.parquet", extra="parquet", what=f"reading {path}")
     try:
         with open(path, "rb") as file, parquet.ParquetFile(file) as table:
-            found = arrow_rows(table.iter_batches(batch_size=BATCH_ROWS), table.schema_arrow, path)
-            return SpooledRows(found, path, label="index")
+            numbered_rows = arrow_rows(table.iter_batches(batch_size=BATCH_ROWS), table.schema_arrow, path)
+            return SpooledRows(numbered_rows, path, label="index")
     except OSError as problem:
         raise cannot_read(path, problem) from None
     except import_extra("pyarrow", extra="parquet", what=path).ArrowException as problem:
         raise UsageError(f"{path} is not a readable Parquet file: {problem}") from None
 
 
-def arrow_rows(batches: Iterable[Any], schema: Any, name: str) -> Iterator[Found]:
+def arrow_rows(batches: Iterable[Any], schema: Any, name: str) -> Iterator[NumberedRow]:
     """The rows of record batches or tables that share `schema`. Bytes are refused before the first row."""
     names: list[str] = schema.names
     for field in schema:

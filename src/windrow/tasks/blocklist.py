@@ -27,8 +27,11 @@ _decode = msgspec.json.Decoder(_Row).decode
 
 
 def read_blocklist(path: str, *, hours: float, at: datetime, until: datetime | None = None) -> dict[str, str]:
-    """The domains that are blocked at this time, and since when; as the file was at `until`, whatever was added later. A line that
-    cannot be read is an error: to take a site for open that is not would be a guess."""
+    """Return the domains that are blocked at this time, each with the time since when. Entries that were added after
+    `until` are ignored.
+
+    A line that cannot be read is an error: treating a blocked site as open would be a guess.
+    """
     latest: dict[str, tuple[datetime, str]] = {}
     try:
         with open(path, "rb") as file:
@@ -42,7 +45,7 @@ def read_blocklist(path: str, *, hours: float, at: datetime, until: datetime | N
 
 
 def time_of(written: str | float) -> datetime:
-    """A time as ISO 8601 writes it, or in seconds; ValueError if it is none."""
+    """Read a time in ISO 8601 or in seconds; raise ValueError if it is neither."""
     try:
         if isinstance(written, str):
             return datetime.fromisoformat(written).astimezone(UTC)

@@ -1,8 +1,9 @@
-"""`--reuse-prepared`: what a loader found is kept, and taken again while its input is the same.
+"""`--reuse-prepared`: the rows of a loader are cached, and reused while its input is unchanged.
 
-It is kept in the cache under the spelling of the input, with a digest of what the input is: the bytes of a file, or of all files of a
-directory, the source of a function; a hub's name and revision stand for themselves. An input that has changed is refused, never taken
-for the old one. What cannot be read twice, such as a pipe, is not kept; what was kept and is not as it was any more is prepared anew.
+The cache is keyed by the spelling of the input. It holds a digest of the input: of the bytes of a file, of all files
+of a directory, or of the source of a function; the name and revision of a hub data set stand for themselves. An input
+that has changed is refused, and never mistaken for the old one. An input that cannot be read twice, such as a pipe,
+is not cached. A cached file that was altered is prepared anew.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STANDARD_INPUT = "-"
 
 
 class _Record(msgspec.Struct):
-    """What was kept of an input: the name of the data set, and the digests of what was read and of what is kept."""
+    """The record beside a cached file: the name of the data set, and the digests of the input and of the cached rows."""
 
     name: str
     input: str
@@ -32,46 +33,48 @@ class _Record(msgspec.Struct):
 
 
 def open_kept(path: str, split: str | None) -> tuple[Rows, str]:
-    """As `open_source`, from what is kept of the same input; what is not kept yet is, if every row can be read."""
+    """Do as `open_source`, but use the cached rows of the same input. Rows that are not cached yet are, if all can be
+    read.
+    """
     now = None if path == STANDARD_INPUT else _digest(path)
     if now is None:
         return open_source(path, split=split)
-    place = _place(path, split)
-    record = _record(place)
+    prepared_file = _prepared_file(path, split)
+    record = _record(prepared_file)
     if record is not None and record.input != now:
         raise UsageError(
             f"{path} has changed since its tasks were prepared; leave out --reuse-prepared to prepare them anew"
         )
-    if record is not None and _file_digest(place) == record.kept:
-        return RowFile(place.open("rb"), path, label="index"), record.name
+    if record is not None and _file_digest(prepared_file) == record.kept:
+        return RowFile(prepared_file.open("rb"), path, label="index"), record.name
     rows, name = open_source(path, split=split)
     try:
-        kept = _keep(place, rows, name, now)
+        kept = _keep(prepared_file, rows, name, now)
     except OSError as problem:
         rows.close()
         raise UsageError(
-            f"--reuse-prepared cannot keep the tasks of {path} in {place.parent}: {problem.strerror or problem}; WINDROW_CACHE "
+            f"--reuse-prepared cannot keep the tasks of {path} in {prepared_file.parent}: {problem.strerror or problem}; WINDROW_CACHE "
             f"names another place"
         ) from None
     if not kept:
         return rows, name
     rows.close()
-    return RowFile(place.open("rb"), path, label="index"), name
+    return RowFile(prepared_file.open("rb"), path, label="index"), name
 
 
 def open_anew(path: str, split: str | None) -> tuple[Rows, str]:
-    """As `open_source`; what was kept of the input is forgotten."""
+    """Do as `open_source`, and drop the cached rows of the input."""
     if path != STANDARD_INPUT:
-        _place(path, split).with_suffix(".json").unlink(missing_ok=True)
+        _prepared_file(path, split).with_suffix(".json").unlink(missing_ok=True)
     return open_source(path, split=split)
 
 
-def _place(path: str, split: str | None) -> Path:
+def _prepared_file(path: str, split: str | None) -> Path:
     return cache_home() / "prepared" / f"{digest([os.path.abspath('.'), path, split])}.jsonl"
 
 
 def _digest(path: str) -> str | None:
-    """What an input is; None where that cannot be told without using it up."""
+    """Return a digest of the input, or None if reading it would use it up."""
     file = Path(path) if Path(path).exists() else Path(path.removeprefix("hf:")).expanduser()
     if file.is_file():
         return _file_digest(file)
@@ -94,17 +97,17 @@ def _file_digest(file: Path) -> str | None:
         return None
 
 
-def _record(place: Path) -> _Record | None:
+def _record(prepared_file: Path) -> _Record | None:
     try:
-        return msgspec.json.decode(place.with_suffix(".json").read_bytes(), type=_Record)
+        return msgspec.json.decode(prepared_file.with_suffix(".json").read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _keep(place: Path, rows: Rows, name: str, now: str) -> bool:
-    """Whether all rows could be kept: a bad one is to be reported by its own place."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_suffix(f".{os.getpid()}")
+def _keep(prepared_file: Path, rows: Rows, name: str, now: str) -> bool:
+    """Cache the rows; return False if one is bad, because the original loader reports bad rows by their own location."""
+    prepared_file.parent.mkdir(parents=True, exist_ok=True)
+    draft = prepared_file.with_suffix(f".{os.getpid()}")
     try:
         with draft.open("wb") as file:
             for row in rows:
@@ -112,9 +115,9 @@ def _keep(place: Path, rows: Rows, name: str, now: str) -> bool:
                     return False
                 file.write(msgspec.json.encode(row.data) + b"\n")
         kept = _file_digest(draft)
-        draft.replace(place)
+        draft.replace(prepared_file)
     finally:
         draft.unlink(missing_ok=True)
     draft.write_bytes(msgspec.json.encode(_Record(name, now, str(kept))))
-    draft.replace(place.with_suffix(".json"))
+    draft.replace(prepared_file.with_suffix(".json"))
     return True

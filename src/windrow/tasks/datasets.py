@@ -1,7 +1,7 @@
-"""`datasets:`: which of them a split has, and their rows as one list of tasks.
+"""`datasets:`: the data sets of a split, joined to one list of tasks.
 
-Each row keeps the name of its own data set as its `source`, which is part of its identity: a file that is collected alone,
-or with others, gives the same ids, and a data set that joins a split later adds its tasks to the run.
+Each row keeps the name of its data set as its `source`, which is part of its identity. So a file gives the same ids
+whether it is collected alone or with others, and a data set that joins a split later adds its tasks to the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class JoinedRows:
     """The rows of several data sets, one after another."""
 
     def __init__(self, sets: Sequence[tuple[ForeignRows, str, str | None]]) -> None:
-        """Each with its name, and the agent of rows that name none."""
+        """Take each data set with its name, and with the agent for rows that name none."""
         self._sets = sets
 
     @property
@@ -37,8 +37,8 @@ class JoinedRows:
 
     @property
     def repeats(self) -> tuple[int, int] | None:
-        found = [rows.repeats for rows, _, _ in self._sets if rows.repeats is not None]
-        return (min(least for least, _ in found), max(most for _, most in found)) if found else None
+        ranges = [rows.repeats for rows, _, _ in self._sets if rows.repeats is not None]
+        return (min(least for least, _ in ranges), max(most for _, most in ranges)) if ranges else None
 
     @property
     def seeded(self) -> bool:
@@ -66,7 +66,7 @@ class JoinedRows:
         return _driven(rows.read(offset & _OFFSET), agent)
 
     def source_of(self, offset: int) -> str:
-        """The name of the data set that has the row at `offset`."""
+        """Return the name of the data set that holds the row at `offset`."""
         return self._sets[offset >> OFFSET_BITS][1]
 
     def close(self) -> None:
@@ -74,8 +74,8 @@ class JoinedRows:
             rows.close()
 
 
-def chosen(run: RunConfig, split: str | None) -> tuple[str, list[DatasetConfig]]:
-    """The split, and its data sets. Refuses what does not say which."""
+def datasets_of_split(run: RunConfig, split: str | None) -> tuple[str, list[DatasetConfig]]:
+    """Return the split and its data sets; raise UsageError if the split is ambiguous or has none."""
     for key, value in (("path", run.tasks.path), ("source", run.tasks.source)):
         if value is not None:
             raise UsageError(
@@ -85,31 +85,33 @@ def chosen(run: RunConfig, split: str | None) -> tuple[str, list[DatasetConfig]]
     if split is None and len(splits) > 1:
         raise UsageError(f"`datasets` are of several splits: give --split, one of {', '.join(splits)}")
     wanted = splits[0] if split is None else split
-    found = [dataset for dataset in run.datasets if dataset.split == wanted]
-    if not found:
+    datasets = [dataset for dataset in run.datasets if dataset.split == wanted]
+    if not datasets:
         raise UsageError(
             f"--split {wanted}: no data set is of it{nearest(wanted, splits)} (they are of {', '.join(splits)})"
         )
-    return wanted, found
+    return wanted, datasets
 
 
 def repeats_of(datasets: Sequence[DatasetConfig]) -> int | None:
-    """How many rollouts a task has by these data sets, where they say it."""
-    said = {dataset.num_repeats for dataset in datasets}
-    if len(said) > 1:
-        numbers = ", ".join(str(number or "none") for number in sorted(said, key=lambda number: number or 0))
+    """Return the number of rollouts per task that these data sets ask for, or None."""
+    repeat_counts = {dataset.num_repeats for dataset in datasets}
+    if len(repeat_counts) > 1:
+        numbers = ", ".join(
+            str(number or "none") for number in sorted(repeat_counts, key=lambda number: number or 0)
+        )
         raise UsageError(
             f"the data sets of this split differ in num_repeats ({numbers}), and a run has one: give -k, or collect "
             f"them apart"
         )
-    return said.pop()
+    return repeat_counts.pop()
 
 
 def open_datasets(datasets: Sequence[DatasetConfig], split: str, opened: Open) -> JoinedRows:
     sets: list[tuple[ForeignRows, str, str | None]] = []
     for dataset in datasets:
-        rows, found = opened(expand(dataset.path, where="datasets.path"), split)
-        name = expand(dataset.source, where="datasets.source") or found
+        rows, default_name = opened(expand(dataset.path, where="datasets.path"), split)
+        name = expand(dataset.source, where="datasets.source") or default_name
         if name in (source for _, source, _ in sets):
             raise UsageError(
                 f"two data sets of split {split!r} are called {name!r}; give one another `source`"
@@ -119,7 +121,7 @@ def open_datasets(datasets: Sequence[DatasetConfig], split: str, opened: Open) -
 
 
 def _driven(row: dict[str, Json], agent: str | None) -> dict[str, Json]:
-    """The row with its agent: its own, else its data set's."""
+    """Return the row with its agent: the row's own, or else the data set's."""
     if agent is None:
         return row
     row_format = format_of(row)

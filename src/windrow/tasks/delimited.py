@@ -9,7 +9,7 @@ from typing import IO
 
 from windrow.errors import UsageError
 from windrow.tasks.rows import BOM, MAX_ROW_BYTES, cannot_read
-from windrow.tasks.spool import Found, SpooledRows
+from windrow.tasks.spool import NumberedRow, SpooledRows
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
@@ -19,12 +19,12 @@ def open_delimited(path: str) -> SpooledRows:
     delimiter = DELIMITERS[Path(path).suffix.lower()]
     try:
         with Path(path).open("rb") as file:
-            return SpooledRows(_found(file, path, delimiter), path, label="line")
+            return SpooledRows(_numbered_rows(file, path, delimiter), path, label="line")
     except OSError as problem:
         raise cannot_read(path, problem) from None
 
 
-def _found(file: IO[bytes], name: str, delimiter: str) -> Iterator[Found]:
+def _numbered_rows(file: IO[bytes], name: str, delimiter: str) -> Iterator[NumberedRow]:
     csv.field_size_limit(MAX_ROW_BYTES)  # the default, 128 KiB, is less than one long document
     reader = csv.reader(_text_lines(file, name), delimiter=delimiter, strict=True)
     header: list[str] | None = None

@@ -1,6 +1,6 @@
 """Hugging Face data sets (the extra `hf`): `hf:NAME[:CONFIG][@REVISION]` with a split, or a local directory.
 
-A data set from the hub is named as it is written; a directory by its own name, wherever it lies.
+A data set from the hub is named as it is written; a directory is named by its last component.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIX = "hf:"
 
 
 def open_hub(path: str, *, split: str | None) -> tuple[SpooledRows, str]:
-    """The rows of one split, by index, and the data set's name."""
+    """Return the rows of one split, by index, and the data set's name."""
     name, config, revision = _parsed(path)
     directory = Path(name).expanduser()
     local = directory.is_dir()
@@ -43,14 +43,14 @@ def open_hub(path: str, *, split: str | None) -> tuple[SpooledRows, str]:
         except Exception as problem:  # whatever the network, the hub or a file's reader has to say
             raise UsageError(f"cannot load {path}, split {split!r}: {_said(problem)}") from problem
         table = dataset.with_format("arrow")
-        found = arrow_rows(table.iter(batch_size=BATCH_ROWS), table.features.arrow_schema, path)
-        rows = SpooledRows(found, f"{path} {split}", label="index")
+        numbered_rows = arrow_rows(table.iter(batch_size=BATCH_ROWS), table.features.arrow_schema, path)
+        rows = SpooledRows(numbered_rows, f"{path} {split}", label="index")
     source = directory.resolve().name if local else name
     return rows, source + (f":{config}" if config else "") + (f"@{revision}" if revision else "")
 
 
 def _parsed(path: str) -> tuple[str, str | None, str | None]:
-    """NAME, CONFIG and REVISION. A directory that is there wins over what its name could mean."""
+    """Return NAME, CONFIG and REVISION. An existing directory takes precedence over any other reading of its name."""
     text = path.removeprefix(PREFIX)
     if text and Path(text).expanduser().is_dir():
         return text, None, None
@@ -77,14 +77,14 @@ def _from_disk(datasets: Any, path: str, directory: Path, config: str | None, sp
 
 
 def _said(problem: BaseException) -> str:
-    """In one line, with what caused it: `datasets` names the bad file only there."""
+    """Return the error with its cause in one line: `datasets` names the bad file only in the cause."""
     text = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
     return text if problem.__cause__ is None else f"{text}: {_said(problem.__cause__)}"
 
 
 @contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
-    """No progress bars of its own: the command has a display already."""
+    """Turn off the package's progress bars: the command has its own display."""
     if datasets.are_progress_bars_disabled():
         yield
         return

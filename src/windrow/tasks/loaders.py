@@ -22,13 +22,13 @@ from typing import Any
 from windrow.errors import UsageError
 from windrow.registry import declared, resolve
 from windrow.tasks.rows import Rows, open_rows
-from windrow.tasks.spool import Found, SpooledRows
+from windrow.tasks.spool import NumberedRow, SpooledRows
 
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def open_source(path: str, *, split: str | None) -> tuple[Rows, str]:
-    """The rows, and the name that the data set has unless the user gives another."""
+    """Return the rows, and the name of the data set unless the user gives another."""
     if path == "-":
         return open_rows(path), "stdin"
     file = Path(path)
@@ -46,13 +46,13 @@ def open_source(path: str, *, split: str | None) -> tuple[Rows, str]:
 
 
 def describe_sources() -> str:
-    """The kinds of paths that tasks are read from, for help and errors."""
+    """List the kinds of paths that tasks are read from, for help and errors."""
     named = ", ".join(f"{name}:NAME" for name in ("hf", *declared("loaders")))
     return f"a .jsonl, .json, .csv, .tsv or .parquet file, {named}, module:function, or - for standard input"
 
 
 def is_function(path: str) -> bool:
-    """Whether a path is `module:function`."""
+    """Return whether a path is `module:function`."""
     return _FUNCTION.fullmatch(path) is not None and not Path(path).exists()
 
 
@@ -80,8 +80,8 @@ def _open_function(path: str, split: str | None) -> SpooledRows:
     return SpooledRows(_called(function, path, split), path, label="index")
 
 
-def _called(function: Callable[..., Any], path: str, split: str | None) -> Iterator[Found]:
-    """What the function yields. Whatever it raises is the user's to see, under the loader's name."""
+def _called(function: Callable[..., Any], path: str, split: str | None) -> Iterator[NumberedRow]:
+    """Yield the rows of a function. An exception of the function is shown to the user under the loader's name."""
     arguments = _arguments(function, path, split)
     try:
         rows: Any = function(**arguments)

@@ -35,14 +35,14 @@ Filter = Callable[[Json], Json]
 
 
 class FieldMap(msgspec.Struct, frozen=True):
-    """One field: where its value is found, and what it passes through, each filter with its spelling."""
+    """One mapped field: the path of its source, and its filters, each with its spelling."""
 
     field: str
     source: str
     filters: tuple[tuple[str, Filter], ...]
 
     def value(self, row: Mapping[str, Json]) -> Json:
-        value = _found(row, self.source)
+        value = _value_at(row, self.source)
         for spelling, filter in self.filters:
             try:
                 value = filter(value)
@@ -52,7 +52,7 @@ class FieldMap(msgspec.Struct, frozen=True):
 
 
 class MappedRows:
-    """Rows as their mapping makes them."""
+    """Rows with their mapping applied."""
 
     def __init__(self, rows: Rows, maps: tuple[FieldMap, ...]) -> None:
         self._rows = rows
@@ -80,7 +80,7 @@ class MappedRows:
 
 
 def apply_map(maps: tuple[FieldMap, ...], row: dict[str, Json]) -> dict[str, Json]:
-    """The mapped row; ValueError names the field and the filter that failed."""
+    """Return the mapped row; ValueError names the field and the filter that failed."""
     mapped: dict[str, Json] = {}
     for entry in maps:
         try:
@@ -100,7 +100,7 @@ def apply_map(maps: tuple[FieldMap, ...], row: dict[str, Json]) -> dict[str, Jso
 
 
 def parse_map(specs: Mapping[str, str], origins: Mapping[str, str]) -> tuple[FieldMap, ...]:
-    """The mappings of `tasks.map`; `origins` says where each key was set, for errors."""
+    """Read the mappings of `tasks.map`; `origins` tells where each key was set, for errors."""
     maps = []
     for field, spec in specs.items():
         key = f"tasks.map.{field}"
@@ -139,12 +139,14 @@ def _filter(spelling: str) -> Filter:
         if not argument:
             raise ValueError(f"the filter {name!r} needs a text: {name}:TEXT")
         return WITH_TEXT[name](argument)
-    known = [*WITH_TEXT, *PLAIN]
-    raise ValueError(f"unknown filter {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+    filter_names = [*WITH_TEXT, *PLAIN]
+    raise ValueError(
+        f"unknown filter {name!r}{nearest(name, filter_names)} (known: {', '.join(filter_names)})"
+    )
 
 
-def _found(row: Mapping[str, Json], source: str) -> Json:
-    """The value at a dotted place; a field whose own name has dots comes first."""
+def _value_at(row: Mapping[str, Json], source: str) -> Json:
+    """Return the value at a dotted path; a field whose own name has dots takes precedence."""
     if source in row:
         return row[source]
     value: Any = row
@@ -161,16 +163,16 @@ def _found(row: Mapping[str, Json], source: str) -> Json:
 
 def _after(text: str) -> Filter:
     def filter(value: Json) -> Json:
-        _, found, rest = _text(value).rpartition(text)
-        return _something(rest.strip() if found else "")
+        _, separator, rest = _text(value).rpartition(text)
+        return _nonempty(rest.strip() if separator else "")
 
     return filter
 
 
 def _before(text: str) -> Filter:
     def filter(value: Json) -> Json:
-        rest, found, _ = _text(value).partition(text)
-        return _something(rest.strip() if found else "")
+        rest, separator, _ = _text(value).partition(text)
+        return _nonempty(rest.strip() if separator else "")
 
     return filter
 
@@ -183,7 +185,7 @@ def _regex(pattern: str) -> Filter:
 
     def filter(value: Json) -> Json:
         match = compiled.search(_text(value))
-        return _something((match[1] if compiled.groups else match[0]) if match else None)
+        return _nonempty((match[1] if compiled.groups else match[0]) if match else None)
 
     return filter
 
@@ -197,7 +199,7 @@ def _lower(value: Json) -> Json:
 
 
 def _number(value: Json) -> Json:
-    """The number as text, without thousands separators or a currency sign."""
+    """Return the number as text, without thousands separators or a currency sign."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     text = _THOUSANDS.sub("", _text(value).strip().replace("−", "-").rstrip("."))
@@ -224,10 +226,10 @@ def _text(value: Json) -> str:
     return value
 
 
-def _something(found: str | None) -> str:
-    if not found:
+def _nonempty(text: str | None) -> str:
+    if not text:
         raise ValueError("finds nothing")
-    return found
+    return text
 
 
 def _shown(value: Json) -> str:

@@ -1,4 +1,4 @@
-"""(digest, occurrence) of many tasks in little memory: 16 bytes each, and an entry for each repeated one."""
+"""The (digest, occurrence) pairs of many tasks in little memory: 16 bytes per task, and one entry per repeated task."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ class Identities:
 
     @classmethod
     def restored(cls, digests: bytes, occurrences: dict[int, int]) -> Identities:
-        found = cls()
-        found._digests, found._occurrences = bytearray(digests), occurrences
-        return found
+        identities = cls()
+        identities._digests, identities._occurrences = bytearray(digests), occurrences
+        return identities
 
     def packed(self, positions: Sequence[int]) -> tuple[bytes, dict[int, int]]:
-        """The digests of the tasks at these positions, one after the other, and by their order, which is not the first
-        occurrence of its digest."""
+        """Return the digests of the tasks at these positions, joined, and the occurrence number of each repeated task
+        by its order.
+        """
         if positions == range(len(self)):
             return bytes(self._digests), dict(self._occurrences)
         starts = (position * DIGEST_BYTES for position in positions)
         digests = b"".join(self._digests[start : start + DIGEST_BYTES] for start in starts)
         repeated = self._occurrences
-        found = {n: repeated[at] for n, at in enumerate(positions) if at in repeated} if repeated else {}
-        return digests, found
+        occurrences = (
+            {n: repeated[at] for n, at in enumerate(positions) if at in repeated} if repeated else {}
+        )
+        return digests, occurrences
 
     def append(self, digest: str, occurrence: int) -> None:
         if occurrence:

@@ -1,6 +1,7 @@
-"""The plan: tasks × samples, lazily, in an order that finishes groups early; and the ledger of what is done.
+"""The plan, which lists tasks × samples lazily and finishes groups early; and the ledger, which records the slots
+that are done.
 
-Slot number n is sample n % k of the task at position n // k. Ten million slots cost a bit each.
+Slot number n is sample n % k of the task at position n // k. Ten million slots cost one bit each.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_DATA_BYTES = 8 * 1024
 
 
 class TaskList(Protocol):
-    """Tasks by position, read when asked for."""
+    """Tasks by position, each read when it is asked for."""
 
     def __len__(self) -> int: ...
     def identity(self, position: int) -> tuple[str, int]: ...
@@ -29,7 +30,7 @@ class TaskList(Protocol):
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt to be made: everything that names it, its task, and the task as the record carries it."""
+    """One attempt to be made: its names, its task, and the task as the record carries it."""
 
     number: int
     id: str
@@ -49,14 +50,14 @@ class PackedLedger(msgspec.Struct, frozen=True, array_like=True):
     final_failures: list[int]
 
     def is_of(self, size: int) -> bool:
-        """Whether it is of so many slots, and of no others."""
+        """Return whether the ledger fits a plan of `size` slots and names no slot beyond it."""
         last = max((*self.tried, *self.final_failures, int.from_bytes(self.done, "little").bit_length() - 1))
         first = min((*self.tried, *self.final_failures, 0))
         return len(self.done) == (size + 7) // 8 and first >= 0 and last < size
 
 
 class Ledger:
-    """What is done, a bit a slot; and for each slot that was tried and is not done, its highest attempt."""
+    """One bit per slot that is done; and the highest attempt of each slot that was tried and is not done."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -107,7 +108,7 @@ class Ledger:
             )
 
     def mark_tried(self, number: int, attempt: int, *, again: bool) -> None:
-        """An attempt was made. `again` says whether the slot is to be run once more if it is not done."""
+        """Record an attempt. `again` tells whether the slot is run once more if it is not done."""
         if attempt < self._tried.get(number, 0):
             return
         self._tried[number] = attempt
@@ -124,7 +125,7 @@ class Ledger:
         self.mark_tried(number, attempt, again=True)
 
     def forget_done_attempts(self) -> None:
-        """Drop the attempt numbers of slots that are done: nobody will ask for them."""
+        """Drop the attempt numbers of slots that are done: they are not needed any more."""
         self._tried = {number: attempt for number, attempt in self._tried.items() if not self.is_done(number)}
 
     def next_attempt(self, number: int) -> int:
@@ -139,7 +140,7 @@ class Ledger:
 
     @property
     def retry_count(self) -> int:
-        """Slots that were tried before, are not done, and will be tried again."""
+        """Count the slots that were tried before, are not done, and will be tried again."""
         return sum(1 for number in self._tried if self.is_pending(number))
 
     @property
@@ -178,8 +179,8 @@ class Plan:
         tasks = self.tasks
         source = None
         for position in range(len(tasks)):
-            if (found := tasks.source(position)) != source:
-                source = found
+            if (task_source := tasks.source(position)) != source:
+                source = task_source
                 name = group_namer(
                     source=source, split=self._split, pass_=self._pass, behaviour=self._behaviour
                 )
@@ -205,9 +206,9 @@ class Plan:
     def by_agent(
         self, ledger: Ledger, agents_of: Callable[[Task], Mapping[str, int]]
     ) -> tuple[Counter[str], Counter[str]]:
-        """How many rollouts each agent has, and how many slots are pending of those that it drives. Reads every task.
+        """Count the rollouts of each agent, and the pending slots that it drives. This reads every task.
 
-        `agents_of` are the agents of a task's episode, each with its seats; the first one drives it.
+        `agents_of` returns the agents of a task's episode, each with its seats; the first one drives the episode.
         """
         planned: Counter[str] = Counter()
         pending: Counter[str] = Counter()
@@ -235,13 +236,13 @@ class Plan:
 
 
 def retried(slot: Slot) -> Slot:
-    """The same slot, one attempt on."""
+    """Return the same slot with the next attempt number."""
     attempt = slot.attempt + 1
     return msgspec.structs.replace(slot, attempt=attempt, seed=seed_of(slot.id, attempt))
 
 
 def recorded_task(task: Task) -> Task:
-    """The task as a rollout carries it: a large row stands only in tasks.jsonl, under its digest."""
+    """Return the task as a rollout carries it: a large row stands only in tasks.jsonl, under its digest."""
     if len(msgspec.json.encode(task.data)) <= MAX_DATA_BYTES:
         return task
     return msgspec.structs.replace(task, data=None)

@@ -1,7 +1,8 @@
-"""Prompt templates: a YAML file with `system`, `user` and few-shot `messages`, rendered with each row's fields.
+"""Prompt templates: a YAML file with `system`, `user` and few-shot `messages`, rendered with the fields of each row.
 
-Jinja in its sandbox; or, Python's `{field}` placeholders. Which of both is seen by the text, and may be
-said: `placeholders: jinja | format`. A variable that the row does not have is an error, found for every row before the run.
+A template uses Jinja in its sandbox, or Python's `{field}` placeholders. The text shows which of them it uses;
+`placeholders: jinja | format` makes it explicit. A variable that the row lacks is an error, and every row is checked
+before the run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     placeholders: Literal["jinja", "format"] | None = None
 
     def parts(self) -> list[tuple[str, str]]:
-        """Role and text of each message, in their order."""
+        """Return role and text of each message, in order."""
         first = [("system", self.system)] if self.system is not None else []
         few = [(message.role, message.content) for message in self.messages]
         return [*first, *few, ("user", self.user)]
@@ -58,7 +59,7 @@ class PromptTemplate:
         self._parts = [(role, compiled(text, name)) for role, text in file.parts()]
 
     def messages(self, row: Mapping[str, Json]) -> list[dict[str, Any]]:
-        """The row's messages; ValueError names the variable that it lacks."""
+        """Return the row's messages; ValueError names the variable that the row lacks."""
         if row.get("messages") is not None:
             raise ValueError(
                 f"the row has ready-made 'messages', which the prompt template {self.name} would replace"
@@ -109,7 +110,7 @@ def _jinja(text: str, name: str) -> Render:
 
 
 def _formatted(text: str, name: str) -> Render:
-    """`str.format_map` over the row's fields, by their names alone: nothing inside a value can be reached."""
+    """Format the text with the row's fields by name alone, so that no attribute of a value can be reached."""
     try:
         names = list(_placeholders(text))
     except ValueError as problem:
@@ -133,8 +134,9 @@ def _formatted(text: str, name: str) -> Render:
 
 
 def _placeholders(text: str) -> Iterable[str]:
-    """What stands in braces, as `str.format` reads a text, also inside a format's own braces; ValueError if it
-    cannot."""
+    """Yield the placeholders of a format string, including those inside a format's own braces; raise ValueError if it
+    is malformed.
+    """
     for _, field, spec, _ in string.Formatter().parse(text):
         if field is not None:
             yield field
@@ -142,7 +144,9 @@ def _placeholders(text: str) -> Iterable[str]:
 
 
 def _placeholders_of(file: _File) -> Literal["jinja", "format"] | None:
-    """Whose placeholders a template has that does not say so; None if both are there: then it is Jinja's."""
+    """Return the placeholder style of a template that does not declare one; None if it has both, in which case it is
+    Jinja.
+    """
     texts = [text for _, text in file.parts()]
     try:
         names = [name for text in texts for name in _placeholders(text)]

@@ -1,9 +1,9 @@
-"""Rows of other systems, taken as they are: which part of a row is its task, the messages that it opens with, the
-sampling that it asks for, its name, and the environment that plays it.
+"""Row formats of other systems: a format reads the task of a row, its opening messages, its sampling, its name, and
+the environment that plays it.
 
-An integration declares a format under a field that its rows have; the format is imported when such a row comes up. Rows
-of other systems may be numbered. The number of a task is its index here, and rows with the number of one task are one
-task, with as many samples as there are rows.
+An integration declares a format under a field that its rows have; the format is imported when such a row comes up.
+Rows of other systems may be numbered. The number of a task becomes its index, and rows with the same task number are
+one task, with one sample per row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEB = "web"
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """The numbers of a row: of its task, and among the task's rollouts."""
+    """The numbers of a row: the number of its task, and the number among the task's rollouts."""
 
     task: int | None = None
     rollout: int | None = None
@@ -34,7 +34,7 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """The properties that a draw goes by: rows with the same `unique` ask the same; `site` is the host of a task."""
+    """The properties that a draw uses: rows with the same `unique` ask the same; `site` is the host of a task."""
 
     unique: str
     difficulty: float | None = None
@@ -57,9 +57,9 @@ def _id_field(row: Fields) -> str | None:
 
 
 class RowFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """How the rows of one system are read. The defaults are those of a row of ours.
+    """A reader for the rows of one system. The defaults read a row of ours.
 
-    Functions raise ValueError with what is wrong with a row; `is_row` raises nothing.
+    Its functions raise ValueError with the problem of a row; `is_row` never raises.
     """
 
     is_row: Callable[[Fields], bool]  # a row with the declared field may still be another system's
@@ -77,7 +77,7 @@ class RowFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_of(row: Fields) -> RowFormat | None:
-    """The format of a row that is of another system."""
+    """Return the format of a row of another system, or None."""
     for field, target in _declared_formats():
         if field in row:
             row_format = _loaded(target)
@@ -88,7 +88,7 @@ def format_of(row: Fields) -> RowFormat | None:
 
 @functools.cache
 def _declared_formats() -> tuple[tuple[str, str], ...]:
-    """Fields and formats in the order of the integrations: two systems may have a field of the same name."""
+    """Return fields and formats in the order of the integrations: two systems may use a field of the same name."""
     return tuple(pair for integration in integrations() for pair in integration.row_formats.items())
 
 
@@ -101,20 +101,20 @@ def _loaded(target: str) -> RowFormat:
 
 
 def sampling_of(row: Mapping[str, Json]) -> dict[str, Json]:
-    """The sampling that a row asks for, in its own `sampling` or in the format of another system."""
+    """Return the sampling that a row asks for, in its own `sampling` or in the format of another system."""
     sampling: dict[str, Json] = row.get("sampling") or {}
     row_format = format_of(row)
     return {**row_format.sampling_of(row), **sampling} if row_format is not None else sampling
 
 
 def limits_of(row: Mapping[str, Json], split: str | None) -> dict[str, int]:
-    """The limits that a row of another system has there, by the names that they have in `limits`."""
+    """Return the limits that a row of another system asks for, by their names in `limits`."""
     row_format = format_of(row)
     return row_format.limits_of(row, split) if row_format is not None else {}
 
 
 def traits_of(row: Mapping[str, Json]) -> Traits:
-    """The traits of a row, in the format of another system or by the names of its fields."""
+    """Return the traits of a row, read by the format of another system or by the names of its fields."""
     row_format = format_of(row)
     traits = row_format.traits_of(row) if row_format is not None else None
     if traits is not None:
@@ -125,7 +125,7 @@ def traits_of(row: Mapping[str, Json]) -> Traits:
 
 
 def host_of(address: Json) -> str | None:
-    """The host of an address, in small letters and without a leading www; None: it has none."""
+    """Return the host of an address, in lower case and without a leading www; None if it has none."""
     if not isinstance(address, str):
         return None
     try:
@@ -136,26 +136,29 @@ def host_of(address: Json) -> str | None:
 
 
 def env_of(rows: Rows | ForeignRows, *, as_they_are: bool = True) -> str | None:
-    """The environment that rows are played in where nothing names one: that of the system of the first of them; `web` for a row
-    of ours that is on the web, if rows are taken as they are."""
+    """Return the environment for rows that name none: the environment of the first row's system, or `web` for a row
+    of ours that is on the web, if rows are taken as they are.
+    """
     row = next((row.data for row in rows if isinstance(row, Row)), {})
     return usual_env(row) or (WEB if as_they_are and is_on_the_web(row) else None)
 
 
 def usual_env(row: Mapping[str, Json]) -> str | None:
-    """The environment that plays rows of the system that a row is of, unless the row names one."""
+    """Return the environment that plays rows of this row's system, unless the row names one."""
     row_format = format_of(row) if own_env(row) is None else None
     return row_format.env_of(row) if row_format is not None else None
 
 
 def is_on_the_web(row: Mapping[str, Json]) -> bool:
-    """Whether a row says what is to be done at which address, and nothing else that an episode could open with."""
+    """Return whether a row has an instruction and an address, and nothing else that an episode could open with."""
     address = "start_url" in row or "url" in row
     return address and "instruction" in row and not {"env", "prompt", "messages"} & row.keys()
 
 
 def own_env(row: Mapping[str, Json]) -> str | None:
-    """The environment of ours that a row names, if it does: in rows of some systems the field is another thing."""
+    """Return the environment of ours that a row names, or None: in rows of some systems the field has another
+    meaning.
+    """
     row_format = format_of(row)
     if row_format is not None and row_format.owns_env(row):
         return None
@@ -164,14 +167,15 @@ def own_env(row: Mapping[str, Json]) -> str | None:
 
 
 def key_of(row: Mapping[str, Json]) -> str | None:
-    """The name of a row where it comes from: no two rows with different contents have the same."""
+    """Return the name of a row in its own source: no two rows with different contents share one."""
     row_format = format_of(row)
     return row_format.key_of(row) if row_format is not None else _id_field(row)
 
 
 class ForeignRows:
-    """Rows without the numbers that another system gave them. After a whole pass, `repeats` says how many rows each
-    numbered task has at the least and at the most."""
+    """Rows without the numbers that another system gave them. After a whole pass, `repeats` is the lowest and the
+    highest number of rows per numbered task.
+    """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -208,7 +212,7 @@ class ForeignRows:
         return row_format.split_row(row)[0] if row_format is not None else row
 
     def content_digest(self) -> str | None:
-        """What the rows are read from; None where that cannot be told without reading them."""
+        """Return a digest of the underlying rows, or None if it cannot be known without reading them."""
         return self._rows.content_digest() if isinstance(self._rows, RowFile) else None
 
     def close(self) -> None:
@@ -216,7 +220,7 @@ class ForeignRows:
 
 
 class _Numbers:
-    """The tasks that were numbered, each with its content and how many rows it has so far."""
+    """The numbered tasks, each with its content and its number of rows so far."""
 
     def __init__(self) -> None:
         self._contents = HashIndex()
@@ -225,7 +229,9 @@ class _Numbers:
         self._unnumbered = False
 
     def take(self, content: dict[str, Json], marks: Marks) -> bool:
-        """Whether the row is a task that has not come up yet. ValueError: it contradicts an earlier one."""
+        """Return whether the row is a task that has not come up yet; raise ValueError if it contradicts an earlier
+        one.
+        """
         if marks.task is None:
             if marks.rollout is not None:
                 raise ValueError("the row numbers its rollout, but not its task")

@@ -1,4 +1,4 @@
-"""What is wrong with rows: as many as there may be, told in a few lines."""
+"""Problems of rows: a few lines report any number of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHOWN_PROBLEMS = 20
 
 
 class RowProblems:
-    """The problems that many rows may have: the first of them, and how many there are."""
+    """The problems of many rows: the first ones, and the count of all."""
 
     def __init__(self, first: Iterable[BadRow] = (), count: int = 0) -> None:
         self.first = list(first)
@@ -26,7 +26,7 @@ class RowProblems:
 
 
 def list_problems(problems: list[BadRow] | RowProblems) -> str:
-    """Bad rows, one a line, the first of many."""
+    """List bad rows, one per line; of many only the first."""
     first = problems.first if isinstance(problems, RowProblems) else problems[:SHOWN_PROBLEMS]
     lines = [f"{bad.where}: {bad.problem}" for bad in first]
     if len(problems) > SHOWN_PROBLEMS:

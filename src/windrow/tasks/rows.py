@@ -1,7 +1,7 @@
 """Reading rows: a JSON array, JSON lines, one JSON object, standard input, or rows that a program already holds.
 
-Reading never guesses: whatever is not a JSON object comes out as a `BadRow` with the file, the line (JSON lines) or
-the index (JSON array), and what was expected.
+Reading never guesses: a value that is not a JSON object becomes a `BadRow`, which names the file, the line (JSON
+lines) or the index (JSON array), and the expected form.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class RowFile:
         return row
 
     def content_digest(self) -> str:
-        """What the file holds, and how its rows are counted; whatever its name and age."""
+        """Return a digest of the content and of the way its rows are counted; the name and age of the file do not
+        matter.
+        """
         self._file.seek(0)
         return f"{self._label} {hashlib.file_digest(self._file, 'sha256').hexdigest()}"  # type: ignore[arg-type]
 
@@ -100,7 +102,7 @@ class RowFile:
 
 
 def parse_row(line: bytes, where: str) -> dict[str, Json] | BadRow:
-    """The object on one line, or what is wrong with it."""
+    """Return the object on one line, or the problem with it."""
     try:
         value = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
@@ -111,8 +113,9 @@ def parse_row(line: bytes, where: str) -> dict[str, Json] | BadRow:
 
 
 def open_rows(path: str) -> RowFile:
-    """Open a task file (`-` is standard input). JSON lines and a JSON array are told apart by the first character; a
-    file that is one object is one row."""
+    """Open a task file (`-` is standard input). The first character tells a JSON array from JSON lines; a file that
+    is one object is one row.
+    """
     if path == "-":
         if sys.stdin is None:
             raise UsageError("standard input is closed; give a .jsonl or .json file of tasks")
@@ -133,7 +136,7 @@ def cannot_read(path: str, problem: OSError) -> UsageError:
 
 
 def spool_rows(rows: Iterable[Mapping[str, Any]], name: str) -> RowFile:
-    """Rows that a program holds, as a row file."""
+    """Spool rows that a program holds into a row file."""
     spool: IO[bytes] = tempfile.TemporaryFile()
     for index, row in enumerate(rows):
         try:
@@ -169,7 +172,7 @@ def _opened(file: IO[bytes], name: str) -> RowFile:
 
 
 def _only_row(file: IO[bytes]) -> IO[bytes] | None:
-    """The one row of a file that is a single object over several lines."""
+    """Return the only row of a file that is a single object over several lines."""
     file.seek(0)
     first = file.readline(MAX_ROW_BYTES).removeprefix(BOM)
     if isinstance(parse_row(first, ""), dict):
@@ -182,7 +185,7 @@ def _only_row(file: IO[bytes]) -> IO[bytes] | None:
 
 
 def _opened_array(file: IO[bytes], name: str) -> RowFile:
-    """A JSON array as JSON lines, one element a line, so that a row can be read again by offset."""
+    """Spool a JSON array as JSON lines, one element per line, so that a row can be read again by offset."""
     file.seek(0)
     text = file.read().removeprefix(BOM)
     try:
@@ -208,9 +211,10 @@ def _starts_with_a_whole_array(text: bytes) -> bool:
 
 
 def _split_broken_array(text: bytes, name: str) -> list[bytes]:
-    """The elements of an array that is not strict JSON, so that each bad one is reported by its index.
+    """Yield the elements of an array that is not strict JSON, so that each bad one is reported by its index.
 
-    The json module reads what we refuse (NaN, half a surrogate pair); what it cannot read ends the file.
+    The json module accepts values that we refuse (NaN, half a surrogate pair). An element that it cannot read ends
+    the file.
     """
     elements: list[bytes] = []
     try:
@@ -234,7 +238,7 @@ def _split_broken_array(text: bytes, name: str) -> list[bytes]:
 
 
 def _space(text: str, position: int) -> int:
-    """The position of the first character from `position` on that is not white space."""
+    """Return the position of the first character from `position` on that is not white space."""
     while text[position : position + 1] in (" ", "\t", "\r", "\n"):
         position += 1
     return position
@@ -247,7 +251,7 @@ def _spooled(stream: IO[bytes]) -> IO[bytes]:
 
 
 def _refuse_non_finite(value: Any) -> None:
-    """msgspec would write NaN as null."""
+    """Refuse NaN and infinities, because msgspec would write them as null."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not JSON; write None or a number")
     if isinstance(value, Mapping):
@@ -268,7 +272,7 @@ def _skip_line(file: IO[bytes]) -> int:
 
 
 def _json_problem(text: bytes, problem: Exception) -> str:
-    """What is wrong with `text`, in which the decoder found `problem`."""
+    """Describe the problem that the decoder found in `text`."""
     try:
         text.decode()
     except UnicodeDecodeError as unicode_problem:

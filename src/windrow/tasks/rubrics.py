@@ -28,7 +28,7 @@ Scale = tuple[float, float] | Literal["yes/no"] | None
 
 
 class Criterion(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a reply is judged by. `scale` None: the judge's number stands for itself."""
+    """One criterion for a reply. Without a `scale`, the judge's number is used as it is."""
 
     name: str
     text: str
@@ -39,7 +39,7 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rubric(msgspec.Struct, frozen=True, kw_only=True):
-    """The criteria of a row, and what a reply that was cut off loses."""
+    """The criteria of a row, and the deduction for a reply that was cut off."""
 
     criteria: tuple[Criterion, ...]
     format_coef: float = 0.0
@@ -56,7 +56,7 @@ class _CriterionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def rubric_of(row: Mapping[str, Json]) -> Rubric | None:
-    """The rubric that a row brings, if it does; ValueError says what is wrong with it."""
+    """Return the rubric of a row, or None; ValueError describes the problem with it."""
     readers = declared("rubrics")
     fields = [field for field in ("rubric", *readers) if row.get(field) is not None]
     if len(fields) > 1:
@@ -71,7 +71,7 @@ def rubric_of(row: Mapping[str, Json]) -> Rubric | None:
 
 
 def read_criteria(written: Json, where: str) -> tuple[Criterion, ...]:
-    """Criteria as a row or the settings write them."""
+    """Read criteria in the form that rows and settings write them."""
     if not isinstance(written, list) or not written:
         raise ValueError(f"{where!r} must be a list of at least one criterion")
     read = tuple(_criterion(item, number, f"{where}[{number - 1}]") for number, item in enumerate(written, 1))
@@ -85,7 +85,7 @@ def read_criteria(written: Json, where: str) -> tuple[Criterion, ...]:
 
 
 def check_pattern(extract: str, where: str) -> None:
-    """A way to read a judge's reply is `json`, or a regular expression with a group."""
+    """Refuse a reading of replies that is neither `json` nor a regular expression with a group."""
     if extract == JSON:
         return
     try:

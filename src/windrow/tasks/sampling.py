@@ -1,7 +1,7 @@
-"""Drawing tasks: some of many, by chance, the same ones for the same seed.
+"""Drawing tasks: a random part of many tasks, the same part for the same seed.
 
-Chance is a hash of the seed, the pass and what a task is. So a draw depends on no order, a larger uniform one holds the smaller one, and
-every rank and every machine finds the same.
+The order of a draw is a hash of the seed, the pass and the identity of a task. So a draw does not depend on the order
+of the rows, a larger uniform draw includes the smaller one, and every rank and every machine draws the same tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MADE_SEED_BITS = 31
 
 
 class Category(msgspec.Struct, frozen=True):
-    """What a draw by ratio takes of one range of difficulties, both ends included."""
+    """One range of difficulties in a draw by ratio, both ends included, and the number of tasks asked for and drawn."""
 
     range: tuple[float, float]
     weight: float
@@ -31,10 +31,10 @@ class Category(msgspec.Struct, frozen=True):
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tasks of one pass were chosen, as run.json keeps it: `tasks` of `of`.
+    """The record in run.json of how the tasks of one pass were selected: `tasks` of `of`.
 
-    `blocked` are the domains that were left out, each with when it was blocked, as of the time `at`; `left_out` is how many tasks
-    that were.
+    `blocked` maps each domain that was left out to the time when it was blocked, as of the time `at`; `left_out`
+    counts the tasks on these domains.
     """
 
     pass_: int = msgspec.field(name="pass")
@@ -50,7 +50,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraitTable:
-    """Of every task of a source what a draw goes by, taken as the rows are read."""
+    """The traits of every task of a source that a draw depends on, collected as the rows are read."""
 
     def __init__(self) -> None:
         self._difficulties = array("d")
@@ -73,15 +73,15 @@ class TraitTable:
         return len(self._sites)
 
     def difficulty(self, position: int) -> float:
-        """nan: it has none."""
+        """Return the difficulty of a task; nan if it has none."""
         return self._difficulties[position]
 
     def is_repeated(self, position: int) -> bool:
-        """Whether an earlier row asks the same."""
+        """Return whether an earlier row asks the same."""
         return position in self._repeated
 
     def not_on(self, is_blocked: Callable[[str], bool]) -> list[int]:
-        """The tasks that are on no such site; the sites are asked for once each."""
+        """Return the tasks that are on no such site; the predicate is called once per site."""
         blocked = {number for host, number in self._hosts.items() if host is not None and is_blocked(host)}
         return [position for position, site in enumerate(self._sites) if site not in blocked]
 
@@ -94,7 +94,7 @@ def _number(difficulty: float | None) -> float:
 
 
 def draw_uniform(candidates: Iterable[int], n: int, rank: Callable[[int], bytes]) -> list[int]:
-    """`n` of the candidates, or all there are, in the order of chance."""
+    """Return `n` of the candidates, or all if there are fewer, in the order of the draw."""
     return sorted(candidates, key=rank)[:n]
 
 
@@ -105,20 +105,20 @@ def draw_by_ratio(
     rank: Callable[[int], bytes],
     difficulty: Callable[[int], float],
 ) -> tuple[list[int], dict[str, Category]]:
-    """Of each category its part of `n`, or all it has; and what was asked of each and drawn."""
+    """Draw from each category its share of `n`, or all it has; return the tasks, and the counts asked for and drawn."""
     parts = shares(n, [category.weight for category in ratio.values()])
     drawn: list[int] = []
-    found: dict[str, Category] = {}
+    categories: dict[str, Category] = {}
     for (name, category), asked in zip(ratio.items(), parts, strict=True):
         low, high = category.range
-        own = draw_uniform((c for c in candidates if low <= difficulty(c) <= high), asked, rank)
-        found[name] = msgspec.structs.replace(category, asked=asked, drawn=len(own))
-        drawn += own
-    return sorted(drawn, key=rank), found
+        drawn_here = draw_uniform((c for c in candidates if low <= difficulty(c) <= high), asked, rank)
+        categories[name] = msgspec.structs.replace(category, asked=asked, drawn=len(drawn_here))
+        drawn += drawn_here
+    return sorted(drawn, key=rank), categories
 
 
 def ranking(identity: Callable[[int], tuple[str, int]], seed: int, pass_: int) -> Callable[[int], bytes]:
-    """Chance: an order of the tasks that is the seed's and the pass's own."""
+    """Return the sort key of a draw: an order of the tasks that depends on the seed and the pass."""
 
     def rank(position: int) -> bytes:
         name, occurrence = identity(position)
@@ -128,6 +128,6 @@ def ranking(identity: Callable[[int], tuple[str, int]], seed: int, pass_: int) -
 
 
 def made_seed(source: str, split: str | None) -> int:
-    """A seed where none is given: the same for every rank and every call."""
-    found = hashlib.sha256(f"draw:{source}:{split}".encode()).digest()
-    return int.from_bytes(found[:4], "big") >> (32 - MADE_SEED_BITS)
+    """Return a default seed that is the same for every rank and every call."""
+    seed_digest = hashlib.sha256(f"draw:{source}:{split}".encode()).digest()
+    return int.from_bytes(seed_digest[:4], "big") >> (32 - MADE_SEED_BITS)

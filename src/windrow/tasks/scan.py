@@ -1,7 +1,7 @@
-"""One pass over a source: every row checked, named by its content, and counted; nothing but offsets is kept.
+"""One pass over a source: every row is checked, identified by its content, and counted; only offsets stay in memory.
 
-What depends on the whole source is decided here, before any limit or shuffle: occurrence numbers of rows that are
-alike, ids that are used twice, which rows have answers.
+The pass settles everything that depends on the whole source, before any limit or shuffle: the occurrence numbers of
+equal rows, ids that are used twice, and which rows have answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SourceOf = Callable[[int], str]
 
 
 class PackedSource(msgspec.Struct, frozen=True, array_like=True):
-    """A source without invalid rows, in few bytes: where its rows stand, what they are, what they ask for."""
+    """A source without invalid rows, in few bytes: the offsets, identities and requests of its rows."""
 
     offsets: bytes
     indexes: bytes
@@ -51,7 +51,7 @@ class PackedSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Source:
-    """The rows of one data set that passed their checks, by position; a task is read from its file when asked for."""
+    """The valid rows of one data set, by position; a task is read from its file when it is asked for."""
 
     def __init__(
         self, rows: Rows, *, name: str, split: str | None, source_of: SourceOf | None = None
@@ -72,20 +72,20 @@ class Source:
         return len(self._offsets)
 
     def identity(self, position: int) -> tuple[str, int]:
-        """(digest, occurrence): what a task is, wherever it stands."""
+        """Return (digest, occurrence), which identifies a task independently of its position."""
         return self._identities[position]
 
     def source(self, position: int) -> str:
-        """The name of the data set that the task is of; part of its identity."""
+        """Return the name of the data set that holds the task; it is part of the identity."""
         return self.name if self._source_of is None else self._source_of(self._offsets[position])
 
     @property
     def joined(self) -> bool:
-        """Whether it is several data sets, or may become so."""
+        """Return whether the source joins several data sets, or may do so later."""
         return self._source_of is not None
 
     def index(self, position: int) -> int:
-        """The task's number among all rows of the source."""
+        """Return the task's number among all rows of the source."""
         return self._indexes[position]
 
     def task(self, position: int) -> Task:
@@ -101,8 +101,9 @@ class Source:
     def select(
         self, *, of: Sequence[int] | None = None, limit: int | None = None, shuffle: int | None = None
     ) -> Selection:
-        """The tasks that are to be run, of those at these positions, in their order. A shuffle orders by content, so that
-        rows added to a file later do not move the others."""
+        """Return the tasks to run, out of those at these positions and in their order. A shuffle orders by content,
+        so that rows added to a file later do not move the others.
+        """
         positions: Sequence[int] = range(len(self)) if of is None else of
         if shuffle is not None:
             seed = str(shuffle).encode()
@@ -115,7 +116,7 @@ class Source:
         return Selection(self, positions[:limit])
 
     def packed(self) -> PackedSource:
-        """What `unpack` needs to make the same source of the same rows, without reading them."""
+        """Return the data from which `unpack` restores this source for the same rows without reading them."""
         assert self._source_of is None
         assert not self.invalid
         return PackedSource(
@@ -142,9 +143,9 @@ class Source:
         """The same for the same tasks in the same order."""
         names = [self.name] if self._source_of is None else [self.source(at) for at in positions]
         digests, occurrences = self._identities.packed(positions)
-        found = hashlib.sha256(canonical([names, sorted(occurrences.items())]))
-        found.update(digests)
-        return found.hexdigest()
+        hasher = hashlib.sha256(canonical([names, sorted(occurrences.items())]))
+        hasher.update(digests)
+        return hasher.hexdigest()
 
     def _add(self, row: Row, digest: str, occurrence: int) -> None:
         self._offsets.append(row.offset)
@@ -153,7 +154,7 @@ class Source:
 
 
 class Selection:
-    """Some tasks of a source, in an order of their own."""
+    """Some tasks of a source, in a given order."""
 
     def __init__(self, source: Source, positions: Sequence[int]) -> None:
         self._source = source
@@ -189,10 +190,11 @@ def scan(
     skip_invalid: bool = False,
     source_of: SourceOf | None = None,
 ) -> Source:
-    """Read every row once. Bad rows are one error that lists them, or, with `skip_invalid`, `source.invalid`.
+    """Read every row once. Bad rows raise one error that lists them; with `skip_invalid`, they go to
+    `source.invalid`.
 
-    `source_of` tells the data set of a row by its offset, where there are several; ids and repeated rows are each
-    data set's own.
+    `source_of` returns the data set of a row by its offset, if there are several; ids and repeated rows are counted
+    within each data set.
     """
     source = Source(rows, name=name, split=split, source_of=source_of)
     occurrences, ids = HashIndex(), HashIndex()  # how often a digest came up; which task has an id
@@ -208,17 +210,17 @@ def scan(
         except (ValueError, RecursionError) as problem:
             source.invalid.append(BadRow(row.where, str(problem)))
             continue
-        own: Hashable = source_of(row.offset) if source_of is not None else None
+        dataset: Hashable = source_of(row.offset) if source_of is not None else None
         if (key := key_of(row.data)) is not None:
-            known = ids.get((own, key))
-            if known is None:
-                ids.set((own, key), len(source))
-            elif source.identity(known)[0] != row_digest:
-                taken[len(source.invalid)] = (key, known)
+            id_owner = ids.get((dataset, key))
+            if id_owner is None:
+                ids.set((dataset, key), len(source))
+            elif source.identity(id_owner)[0] != row_digest:
+                taken[len(source.invalid)] = (key, id_owner)
                 source.invalid.append(BadRow(row.where, ""))
                 continue
-        occurrence = occurrences.get((own, row_digest)) or 0
-        occurrences.set((own, row_digest), occurrence + 1)
+        occurrence = occurrences.get((dataset, row_digest)) or 0
+        occurrences.set((dataset, row_digest), occurrence + 1)
         source._add(row, row_digest, occurrence)
         source.row_sampling.update(sampling_of(row.data))
         source.row_limits.update(limits_of(row.data, split))
@@ -227,7 +229,7 @@ def scan(
         if watch:
             watch(row.data, row.where)
     if taken:
-        _say_who_has_the_id(source, taken)
+        _describe_taken_ids(source, taken)
     if source.invalid and not skip_invalid:
         raise UsageError(list_problems(source.invalid) + "\n--skip-invalid leaves such rows out")
     if not len(source):
@@ -248,13 +250,13 @@ def make_task(row: dict[str, Json], *, digest: str, source: str, split: str | No
 
 
 def task_key(row: Mapping[str, Json], digest: str) -> str:
-    """What the row is called (its own `id`), else its digest: a label."""
+    """Return the row's own `id`, or else its digest, as a label."""
     key = key_of(row)
     return digest if key is None else key
 
 
 def _check_row(row: Mapping[str, Json]) -> None:
-    """The fields every environment shares have the right types."""
+    """Check the types of the fields that all environments share."""
     _expect(row, "id", (str, int), "a string or an integer")
     _expect({"env": own_env(row)}, "env", (str,), "a name")
     _expect(row, "agent", (str,), "a name")
@@ -284,12 +286,12 @@ def _expect(row: Mapping[str, Json], field: str, types: tuple[type, ...], expect
         )
 
 
-def _say_who_has_the_id(source: Source, taken: Mapping[int, tuple[str, int]]) -> None:
-    """Write the problems of rows whose id is another's. Where that one stands is not kept: the rows are read again."""
-    wanted = {source.index(known) for _, known in taken.values()}
+def _describe_taken_ids(source: Source, taken: Mapping[int, tuple[str, int]]) -> None:
+    """Write the problems of rows whose id another row has. The rows are read again, because their locations are not
+    in memory.
+    """
+    wanted = {source.index(id_owner) for _, id_owner in taken.values()}
     where = {row.index: row.where for row in source.rows if isinstance(row, Row) and row.index in wanted}
-    for number, (key, known) in taken.items():
-        problem = (
-            f"id {key!r} is already used by another row with other content, at {where[source.index(known)]}"
-        )
+    for number, (key, id_owner) in taken.items():
+        problem = f"id {key!r} is already used by another row with other content, at {where[source.index(id_owner)]}"
         source.invalid[number] = BadRow(source.invalid[number].where, problem)

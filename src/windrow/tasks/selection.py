@@ -1,7 +1,8 @@
-"""Which tasks of a source a run is of: those that are not blocked, of them those that are drawn, shuffled, up to the limit.
+"""The selection of the tasks of a run: tasks on blocked domains are left out, the rest is drawn, shuffled and
+limited.
 
-How they were chosen is a `Draw`, which run.json keeps for each pass. A call that continues the pass goes by it: what was blocked
-then stays left out, also when its time is over.
+A `Draw` records the selection in run.json for each pass. A call that continues the pass follows that record: domains
+that were blocked then stay left out, even if their time is over.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ class _Draws(Protocol):
     def draws(self) -> list[Draw]: ...
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """The tasks of a run, and how they were chosen; None: as they stand in the source."""
+class SelectedTasks(msgspec.Struct, frozen=True):
+    """The tasks of a run, and the draw that selected them; without a draw they follow the source."""
 
     tasks: Selection
     draw: Draw | None = None
     notes: tuple[str, ...] = ()
 
 
-class Chooser:
-    """Chooses the tasks of a run, once or again by what was recorded of the choice."""
+class TaskSelector:
+    """Selects the tasks of a run, afresh or again by the recorded draw."""
 
     def __init__(self, loaded: LoadedConfig) -> None:
         self._loaded = loaded
@@ -54,11 +55,11 @@ class Chooser:
         self.wanted = _checked(loaded)
         self.table = TraitTable()  # to be filled as the rows are read, if a choice is `wanted`
 
-    def choose(self, source: Source, before: _Draws | None = None) -> Chosen:
-        """`before` is the run that this call continues."""
+    def select(self, source: Source, before: _Draws | None = None) -> SelectedTasks:
+        """Select from the source; `before` is the run that this call continues."""
         tasks = self._run.tasks
         if not self.wanted:
-            return Chosen(source.select(limit=tasks.limit, shuffle=tasks.shuffle))
+            return SelectedTasks(source.select(limit=tasks.limit, shuffle=tasks.shuffle))
         draw, notes = self._blocked(source, before)
         positions: Sequence[int] = range(len(source))
         if draw.blocked:
@@ -71,11 +72,11 @@ class Chooser:
         if self._run.draw.how is not None:
             positions, draw = self._drawn(source, positions, draw)
             notes += _drawn_notes(draw)
-        chosen = source.select(of=positions, limit=tasks.limit, shuffle=tasks.shuffle)
-        return Chosen(chosen, draw, tuple(notes))
+        selection = source.select(of=positions, limit=tasks.limit, shuffle=tasks.shuffle)
+        return SelectedTasks(selection, draw, tuple(notes))
 
     def _blocked(self, source: Source, before: _Draws | None) -> tuple[Draw, list[str]]:
-        """What is left out: as it was for this pass, else what the file says now."""
+        """Return a draw with the blocked domains: those recorded for this pass, or else those in the file now."""
         config, pass_ = self._run.blocklist, self._run.pass_
         if config.path is None:
             return Draw(pass_=pass_), []
@@ -115,7 +116,7 @@ class Chooser:
 
 
 def with_draw(draws: Sequence[Draw], draw: Draw | None) -> list[Draw]:
-    """The draws of a run with that of one pass, in place of what was recorded of it."""
+    """Return the draws of a run with the draw of one pass added or replaced."""
     if draw is None:
         return list(draws)
     others = [recorded for recorded in draws if recorded.pass_ != draw.pass_]
@@ -123,7 +124,7 @@ def with_draw(draws: Sequence[Draw], draw: Draw | None) -> list[Draw]:
 
 
 def refuse_other_draw(draws: Sequence[Draw], draw: Draw | None) -> None:
-    """A pass has one draw, so that its record says how all of its tasks were chosen; of it there may be more or fewer."""
+    """Refuse a second, different draw for a pass: its record has to describe all of its tasks. The size may change."""
     recorded = next(
         (recorded for recorded in draws if draw is not None and recorded.pass_ == draw.pass_), None
     )
@@ -151,9 +152,9 @@ def _described(draw: Draw) -> str:
     return f"{draw.how}, seed {draw.seed}{''.join(ranges)}"
 
 
-def changed_blocks(draw: Draw | None, as_told: Draw | None) -> Iterator[str]:
-    """A warning where a pass goes on with other blocked domains than the file has now."""
-    if draw is not None and as_told is not None and draw.blocked != as_told.blocked:
+def changed_blocks(draw: Draw | None, as_configured: Draw | None) -> Iterator[str]:
+    """Yield a warning if a pass goes on with other blocked domains than the file lists now."""
+    if draw is not None and as_configured is not None and draw.blocked != as_configured.blocked:
         yield (
             f"the blocklist has changed; pass {draw.pass_} goes on without the {len(draw.blocked):,} domains that it was "
             f"begun without ({draw.left_out:,} tasks)"
@@ -161,7 +162,7 @@ def changed_blocks(draw: Draw | None, as_told: Draw | None) -> Iterator[str]:
 
 
 def _checked(loaded: LoadedConfig) -> bool:
-    """Whether something is to be chosen; refuses what does not say how."""
+    """Return whether tasks are to be drawn or left out; refuse incomplete settings."""
     draw, blocklist = loaded.run.draw, loaded.run.blocklist
     if draw.how is None:
         _refuse_alone(loaded, draw, "draw.", "there is no draw without --draw uniform or --draw ratio")

@@ -1,7 +1,8 @@
-"""Ranks: several calls of the same command, on one machine or on many, that share the tasks and the places.
+"""Ranks: several calls of the same command, on one machine or on many, that share the tasks and the concurrent
+episodes.
 
-Who does what is a function of the plan and the weights alone. So every rank finds the same without asking another,
-and together they do all of it, each task once.
+The shares depend on the plan and the weights alone. So every rank computes the same shares without asking another,
+and together they cover each task exactly once.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ class Rank(msgspec.Struct, frozen=True):
 
     @property
     def portion(self) -> float:
-        """The part of the whole that is its own."""
+        """Return this rank's fraction of the whole."""
         whole = _whole_numbers(self.weights)
         return whole[self.number] / sum(whole)
 
     def places(self, total: int) -> int:
-        """Of so many places (episodes at a time), those of this rank: one at least."""
+        """Return this rank's share of so many concurrent episodes: one at least."""
         return max(1, shares(total, self.weights)[self.number])
 
     def positions(self, count: int) -> array[int]:
-        """The tasks of this rank in a plan of `count` tasks."""
+        """Return the positions of this rank in a plan of `count` tasks."""
         turns = rounds(self.weights, count)
-        own = [place for place, rank in enumerate(turns) if rank == self.number]
-        found = (start + place for start in range(0, count, max(1, len(turns))) for place in own)
-        return array("Q", (position for position in found if position < count))
+        own_turns = [turn for turn, rank in enumerate(turns) if rank == self.number]
+        positions = (start + turn for start in range(0, count, max(1, len(turns))) for turn in own_turns)
+        return array("Q", (position for position in positions if position < count))
 
 
 class Part:
-    """The tasks of a plan that are one rank's, in the plan's order."""
+    """One rank's tasks of a plan, in the plan's order."""
 
     def __init__(self, tasks: TaskList, positions: Sequence[int]) -> None:
         self._tasks = tasks
@@ -66,38 +67,40 @@ class Part:
         return self._tasks.task(self._positions[position])
 
     def digest(self) -> str:
-        found = hashlib.sha256(self._tasks.digest().encode())
-        found.update(array("Q", self._positions).tobytes())
-        return found.hexdigest()
+        hasher = hashlib.sha256(self._tasks.digest().encode())
+        hasher.update(array("Q", self._positions).tobytes())
+        return hasher.hexdigest()
 
 
 def plan_digest(tasks: TaskList, *, samples: int, pass_: int) -> str:
-    """What is shared out, and in which order: the same for ranks that go by the same plan."""
-    found = hashlib.sha256(b"%d %d" % (samples, pass_))
+    """Return a digest of the shared tasks and their order: ranks with the same plan get the same one."""
+    hasher = hashlib.sha256(b"%d %d" % (samples, pass_))
     for position in range(len(tasks)):
         name, occurrence = tasks.identity(position)
-        found.update(f"\n{tasks.source(position)} {name} {occurrence}".encode())
-    return found.hexdigest()[:16]
+        hasher.update(f"\n{tasks.source(position)} {name} {occurrence}".encode())
+    return hasher.hexdigest()[:16]
 
 
 def shares(total: int, weights: Sequence[float]) -> list[int]:
-    """`total` by weight, none lost: what is left after rounding down goes to the largest remainders, among equal ones
-    to the lower rank."""
+    """Divide `total` by weight without loss: the remainder after rounding down goes to the largest fractions, and
+    among equal ones to the lower rank.
+    """
     whole = _whole_numbers(weights)
     parts = sum(whole)
-    found = [total * weight // parts for weight in whole]
+    counts = [total * weight // parts for weight in whole]
     remainders = sorted(range(len(whole)), key=lambda rank: (-(total * whole[rank] % parts), rank))
-    for rank in remainders[: total - sum(found)]:
-        found[rank] += 1
-    return found
+    for rank in remainders[: total - sum(counts)]:
+        counts[rank] += 1
+    return counts
 
 
 def rounds(weights: Sequence[float], most: int) -> list[int]:
-    """Whose turn it is: rank by rank for one whole round, in which each comes up by its weight; at most `most` of it.
+    """Return the ranks in the order of their turns for one whole round, in which each comes up by its weight; at most
+    `most` turns.
 
-    After any number of turns each rank has had its exact share but for less than one. So the tasks of a longer plan
-    begin with those of a shorter one, and none changes hands. (Tijdeman's solution of the chairman assignment problem:
-    among the ranks that are due, the one that would first be late.)
+    After any number of turns each rank has had its exact share within one turn. So the tasks of a longer plan begin
+    with those of a shorter one, and no task changes hands. (Tijdeman's solution of the chairman assignment problem:
+    among the ranks that are due, the one with the earliest deadline.)
     """
     whole = _whole_numbers(weights)
     if len(set(whole)) == 1:
@@ -120,7 +123,7 @@ def rounds(weights: Sequence[float], most: int) -> list[int]:
 
 
 def _whole_numbers(weights: Sequence[float]) -> list[int]:
-    """The weights as they are written, in whole numbers, as small as can be."""
+    """Return the weights, as they are written, as the smallest whole numbers in the same ratio."""
     exact = [Fraction(str(weight)) for weight in weights]
     scale = math.lcm(*(weight.denominator for weight in exact))
     whole = [int(weight * scale) for weight in exact]

@@ -1,7 +1,8 @@
-"""Rows that come from elsewhere (a table, a hub, a function), kept as JSON lines so that each can be read again.
+"""Rows from other sources (a table, a hub, a function), spooled as JSON lines so that each can be read again.
 
-A row keeps its place for messages: the line of its file, or its index. A value that JSON has no form for is written in
-the one text form it has (dates and durations as ISO 8601, decimals as digits), or the row is refused and the field named.
+A row keeps its location for messages: the line in its file, or its index. A value without a JSON form is written in
+its only text form (dates and durations as ISO 8601, decimals as digits); otherwise the row is refused and the field
+named.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from windrow.records import Json
 from windrow.tasks.rows import MAX_ROW_BYTES, BadRow, Row, parse_row
 
 # (line or index, the row, or why there is none).
-Found = tuple[int, Mapping[str, Any] | ValueError]
+NumberedRow = tuple[int, Mapping[str, Any] | ValueError]
 
 
 class SpooledRows:
-    """What a loader found, in a file of our own that is gone when it is closed."""
+    """The rows of a loader in a temporary file, which is deleted when it is closed."""
 
-    def __init__(self, found: Iterable[Found], name: str, *, label: Literal["line", "index"]) -> None:
+    def __init__(
+        self, numbered_rows: Iterable[NumberedRow], name: str, *, label: Literal["line", "index"]
+    ) -> None:
         self.name = name
         self._label = label
         self._file: IO[bytes] = tempfile.TemporaryFile()
         self._numbers = array("Q")
         self._bad: dict[int, str] = {}
-        for number, row in found:
+        for number, row in numbered_rows:
             try:
                 self._file.write(_line(row))
             except (ValueError, RecursionError) as problem:
@@ -66,7 +69,7 @@ class SpooledRows:
 
 
 def plain(value: Any, field: str = "") -> Json:
-    """`value` as JSON; ValueError names the field that has no JSON form."""
+    """Return `value` as JSON; ValueError names the field that has no JSON form."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Tools of MCP servers, for a run: each server's within `start_timeout_s` or not at all.
+"""Tools of MCP servers for a run: each server must list its tools within `start_timeout_s`.
 
-One that fails spoils the episode that meets it, and the next one connects anew.
+A failing server spoils the current episode, and the next episode connects again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["McpServer", "McpTools"]
 
 
 class McpTools:
-    """Implements `ToolSource`. A session an episode; or `shared`, one for all until it fails."""
+    """Implements `ToolSource` with one session per episode; with `shared`, one session for all until it fails."""
 
     def __init__(self, server: McpServer, *, shared: bool = False, start_timeout_s: float = 60.0) -> None:
         self.label = f"the MCP server {server.label!r}"
@@ -80,7 +80,7 @@ class McpTools:
                 await self._forget(connection)
 
     async def _forget(self, connection: McpSession) -> None:
-        """Close a connection that nobody uses any more."""
+        """Close a connection that is not used any more."""
         if self._users.get(connection, 0) <= 0:
             self._users.pop(connection, None)
             await connection.close()

@@ -1,7 +1,7 @@
 """One session with an MCP server: a process that speaks over its standard streams, or a streamable HTTP endpoint.
 
-It is held open by a task of its own, so that whoever opens it need not be the one who closes it. A server that dies, hangs,
-floods or lies about its schemas is a ToolError.
+A task of its own holds the session open, so that one task may open it and another may close it. A server that dies,
+hangs, floods or lies about its schemas raises ToolError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is: a command to start, or a URL. `name` stands for it in the fingerprint."""
+    """The address of a server: a command to start, or a URL. `name` represents it in the fingerprint."""
 
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -43,7 +43,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
         return self.name or self.url or " ".join(self.command)
 
     def identity(self) -> Json:
-        """The name; else the command without the places of its files, or the URL's host and path."""
+        """Return the name, or else the command without the directories of its files, or the URL's host and path."""
         if self.name is not None:
             return {"mcp": self.name}
         if self.url is not None:
@@ -53,7 +53,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server answered to a call: its content parts as text, and what it says in a structured form."""
+    """A server's answer to a call: its content parts as text, and its structured content."""
 
     texts: tuple[str, ...]
     structured: Json = None
@@ -67,7 +67,7 @@ class McpAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpSession:
-    """Its task opens and closes it: the SDK wants both in one."""
+    """A session; one task opens and closes it, as the SDK requires."""
 
     def __init__(self, server: McpServer, label: str) -> None:
         self._server = server
@@ -95,7 +95,7 @@ class McpSession:
             raise
 
     async def listed(self, timeout_s: float) -> tuple[Tool, ...]:
-        """The tools as the server lists them now; ToolError where it has failed."""
+        """Return the tools that the server lists now; raise ToolError if it has failed."""
         if self._ended or self._suspect:
             raise self._failure("has failed", kind="mcp_closed")
         try:
@@ -107,7 +107,7 @@ class McpSession:
             raise self._failure(f"does not list its tools: {_why(problem)}", kind="mcp_list") from None
 
     async def close(self) -> None:
-        """End the session and the server; one that does not end in its time is cancelled, then left behind."""
+        """End the session and the server; a server that does not end in time is cancelled, then abandoned."""
         self._leave.set()
         if self._task is None:
             return
@@ -158,7 +158,7 @@ class McpSession:
                 return tuple(tools)
 
     def _tool(self, listed: Any) -> Tool:
-        """A tool as the server lists it, held against what a policy can be shown."""
+        """Return a listed tool, checked against the form that a policy can be shown."""
         from jsonschema import Draft202012Validator, SchemaError
 
         name, schema = listed.name, listed.input_schema
@@ -184,7 +184,7 @@ class McpSession:
         return Tool(name=name, description=listed.description or "", parameters=schema, call=call)
 
     async def call(self, name: str, arguments: dict[str, Json]) -> McpAnswer:
-        """What the server answers, also where it says that the tool has failed; ToolError where it does not answer."""
+        """Return the server's answer, even if the tool failed; raise ToolError if there is no answer."""
         if self._ended:
             raise self._failure("has ended", kind="mcp_closed")
         try:
@@ -209,7 +209,7 @@ class McpSession:
 
 @asynccontextmanager
 async def _http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
-    """The SDK's transport, with these headers; it follows no redirect to another place, which would be told them."""
+    """Open the SDK's transport with these headers. It follows no redirect to another host, which would receive them."""
     import httpx2  # which the SDK speaks HTTP with
     from mcp.client.streamable_http import streamable_http_client
 
@@ -220,7 +220,7 @@ async def _http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
 
 
 def _text(part: Any) -> str:
-    """A content part as text; what is not text is named, not carried."""
+    """Return a content part as text; other parts are named, not carried."""
     if part.type == "text":
         return str(part.text)
     if part.type == "resource":
@@ -232,7 +232,7 @@ def _text(part: Any) -> str:
 
 
 def _cause(problem: BaseException) -> BaseException:
-    """The first real problem in a group of them."""
+    """Return the first real problem in an exception group."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem

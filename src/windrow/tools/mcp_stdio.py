@@ -1,8 +1,8 @@
-"""An MCP server as a child process: the transport that the SDK's client talks through.
+"""An MCP server as a child process: the transport for the SDK's client.
 
-The SDK has one of its own; this one holds a server to its bounds: a message longer than MAX_MESSAGE_BYTES ends the
-connection, what the server prints besides messages is passed over, and the last of its standard error is kept to say
-why it failed. The process and its children are gone when the context is left.
+Unlike the SDK's own transport, this one bounds the server: a message longer than MAX_MESSAGE_BYTES ends the
+connection, other output is skipped, and the last lines of standard error are retained to explain a failure. The
+process and its children are gone when the context is left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAIL_CHARS = 300
 
 
 class ServerProcess:
-    """How to start the server, and, once it ran, the last lines it wrote to standard error."""
+    """The command of the server, and, after it ran, its last lines on standard error."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
         self._command = tuple(command)
@@ -97,7 +97,7 @@ class ServerProcess:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End its input, give it a moment, then kill what is left of it and its children."""
+    """Close its input, give it a moment, then kill the process and its children."""
     assert process.stdin is not None
     process.stdin.close()
     with suppress(TimeoutError):
@@ -111,7 +111,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _drained(process: asyncio.subprocess.Process) -> None:
-    """Read on until it ends: a server that is stuck writing cannot see that its input has ended."""
+    """Read until the stream ends: a server that is stuck writing cannot see that its input has ended."""
     assert process.stdout is not None
     while await process.stdout.read(2**16):
         pass

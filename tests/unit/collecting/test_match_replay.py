@@ -40,7 +40,7 @@ async def test_any_seat_replays_the_whole_episode(tmp_path: Path, monkeypatch: A
         assert same.differences == ()
         assert (same.replayed.id, same.replayed.reward) == (rollout.id, rollout.reward)
         other = await replayed(run, rollout, monkeypatch, "reward")
-        assert {difference.place.split(":")[0] for difference in other.differences} == {"seat 1"}
+        assert {difference.path.split(":")[0] for difference in other.differences} == {"seat 1"}
 
 
 async def test_an_episode_in_which_a_seat_was_cut_off_replays(tmp_path: Path, monkeypatch: Any) -> None:

@@ -97,7 +97,7 @@ async def test_a_change_in_the_environment_is_told_where_it_shows(
 ) -> None:
     await recorded(tmp_path / "run")
     monkeypatch.setattr(Counter, "drift", drift)
-    places = [difference.place for difference in (await again(tmp_path / "run")).differences]
+    places = [difference.path for difference in (await again(tmp_path / "run")).differences]
     assert place in places
 
 
@@ -155,14 +155,14 @@ async def test_what_the_clock_or_the_infrastructure_ended_is_compared_as_far_as_
     assert rollout.status == "failed"
     assert (await again(tmp_path / "run")).differences == ()
     monkeypatch.setattr(Counter, "drift", "reward")
-    places = [difference.place for difference in (await again(tmp_path / "run")).differences]
+    places = [difference.path for difference in (await again(tmp_path / "run")).differences]
     assert places == ["turns[0].reward", "turns[1].reward"]
 
 
 async def test_a_scorer_that_changed_its_mind_is_told(tmp_path) -> None:
     await recorded(tmp_path / "run", scorers=[f"{HERE}:moody"])
     [difference] = (await again(tmp_path / "run")).differences
-    assert difference.place.startswith("scores.")
+    assert difference.path.startswith("scores.")
 
 
 _moods = itertools.count()
@@ -253,4 +253,4 @@ async def test_what_an_environment_measures_is_not_compared(tmp_path) -> None:
         [{"prompt": "x"}], env=f"{HERE}:Clock", policy=answering("ok"), out=str(tmp_path / "run")
     )
     found = await replay(tmp_path / "run", rollouts[0])
-    assert [difference.place for difference in found.differences] == ["turns[0].info.tocks"]
+    assert [difference.path for difference in found.differences] == ["turns[0].info.tocks"]

@@ -94,7 +94,7 @@ def test_several_actions_of_one_reply_are_a_step_each_and_its_words_count_once()
     two = (msgspec.structs.replace(call, name="click", arguments={"element": 1}), call)
     turn = msgspec.structs.replace(rollout.turns[0], tool_calls=two)
     steps = steps_of(msgspec.structs.replace(rollout, turns=(turn,)))
-    assert [(step.key, bool(step.said)) for step in steps] == [("click", True), ("answer", False)]
+    assert [(step.key, bool(step.reply)) for step in steps] == [("click", True), ("answer", False)]
 
 
 def test_a_reply_is_whole_with_its_thoughts_and_its_calls() -> None:
@@ -104,7 +104,7 @@ def test_a_reply_is_whole_with_its_thoughts_and_its_calls() -> None:
         role="assistant", content="So.", origin="policy", reasoning="Hm.", tool_calls=(call,), turn=0
     )
     [step] = steps_of(msgspec.structs.replace(rollout, messages=(*rollout.messages[:-1], reply)))
-    assert step.said == (
+    assert step.reply == (
         '<think>\nHm.\n</think>\nSo.\n<tool_call>\n{"name": "answer", "arguments": {"text": "3"}}\n</tool_call>'
     )
 
@@ -118,7 +118,7 @@ def test_a_call_that_is_written_in_words_is_there_once(words: str) -> None:
     call = Call(id="1", name="answer", arguments='{"text": "3"}')
     reply = Message(role="assistant", content=words, origin="policy", tool_calls=(call,), turn=0)
     [step] = steps_of(msgspec.structs.replace(rollout, messages=(*rollout.messages[:-1], reply)))
-    assert step.said == words
+    assert step.reply == words
 
 
 def test_a_step_has_the_page_that_was_seen_before_it() -> None:

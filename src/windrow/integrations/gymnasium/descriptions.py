@@ -1,6 +1,6 @@
-"""Gymnasium's toys in words: the rules, what is to be seen now, and what the actions are called.
+"""Gymnasium's toy worlds in words: the rules, the current observation, and the names of the actions.
 
-What is said is taken from the world itself (its map, its cards, its transitions), so that an option that changes it
+The text is made from the world itself (its map, its cards, its transitions), so that an option that changes the world
 changes the text.
 """
 
@@ -17,7 +17,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Toy(msgspec.Struct, frozen=True):
-    """How one kind of world is told. `actions` are in the order of their numbers, each with its other names."""
+    """The description of one kind of world. `actions` are in the order of their numbers, each with its other names."""
 
     actions: tuple[tuple[str, ...], ...]
     rules: Callable[[Any], str]
@@ -31,7 +31,7 @@ class Toy(msgspec.Struct, frozen=True):
 
 
 def toy_of(world: Any) -> Toy:
-    """How this (unwrapped) world is told; one that is not known here by its numbers and its own rendering."""
+    """Return the description of this (unwrapped) world; an unknown world gets its numbers and its own rendering."""
     description = KNOWN.get(type(world).__name__)
     if description is not None and type(world).__module__.startswith("gymnasium."):
         return description
@@ -47,12 +47,12 @@ def _grid(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(" ".join(row) for row in rows)
 
 
-def _place(row: int, column: int) -> str:
+def _cell_name(row: int, column: int) -> str:
     return f"row {row + 1}, column {column + 1}"
 
 
 def _sliding(world: Any) -> float | None:
-    """How likely a step goes where it was meant to, where that is not certain."""
+    """Return the probability that a step goes in the intended direction, if that is not certain."""
     for moves in world.P.values():
         outcomes = moves[0]
         if len(outcomes) == 3:
@@ -79,7 +79,7 @@ def _lake_scene(world: Any, seen: Seen) -> str:
     row, column = divmod(int(seen), world.ncol)
     rows = [[letter.decode() for letter in line] for line in world.desc]
     rows[row][column] = "P"
-    return f"{_grid(rows)}\nYou are at {_place(row, column)}."
+    return f"{_grid(rows)}\nYou are at {_cell_name(row, column)}."
 
 
 def _lake_ending(world: Any, seen: Seen, reward: float) -> str:
@@ -103,7 +103,7 @@ def _cliff_scene(world: Any, seen: Seen) -> str:
     rows[-1][0], rows[-1][-1] = "S", "G"
     row, column = divmod(int(seen), width)
     rows[row][column] = "P"
-    return f"{_grid(rows)}\nYou are at {_place(row, column)}."
+    return f"{_grid(rows)}\nYou are at {_cell_name(row, column)}."
 
 
 def _cliff_ending(world: Any, seen: Seen, reward: float) -> str:
@@ -117,7 +117,9 @@ _IN_TAXI = len(_STANDS)
 
 
 def _taxi_rules(world: Any) -> str:
-    stands = ", ".join(f"{name} at {_place(*place)}" for name, place in zip(_STANDS, world.locs, strict=True))
+    stands = ", ".join(
+        f"{name} at {_cell_name(*cell)}" for name, cell in zip(_STANDS, world.locs, strict=True)
+    )
     wet = [moves[0][0][0] for moves in world.P.values() if len(moves[0]) == 3]
     rain = (
         f" It rains: a step goes where you want it to with a probability of {wet[0]:.0%}, else to one side of that."
@@ -141,13 +143,13 @@ def _taxi_scene(world: Any, seen: Seen) -> str:
     drawn = "\n".join("".join(line) for line in lines)
     where = "is in the taxi" if passenger == _IN_TAXI else f"waits at {_stand(world, passenger)}"
     return (
-        f"{drawn}\nThe taxi is at {_place(row, column)}. The passenger {where}. "
+        f"{drawn}\nThe taxi is at {_cell_name(row, column)}. The passenger {where}. "
         f"The destination is {_stand(world, destination)}."
     )
 
 
 def _stand(world: Any, number: int) -> str:
-    return f"{_STANDS[number]} ({_place(*world.locs[number])})"
+    return f"{_STANDS[number]} ({_cell_name(*world.locs[number])})"
 
 
 def _taxi_ending(world: Any, seen: Seen, reward: float) -> str:

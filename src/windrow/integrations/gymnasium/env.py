@@ -125,22 +125,22 @@ class Gymnasium(Env):
 
 
 def read_action(text: str, toy: Toy) -> int | None:
-    """The place of the action that the text settles on: in brackets, by name, by number."""
+    """Return the index of the action that the text settles on: in brackets, by name, or by number."""
     text = text[-MAX_READ_CHARS:]
-    places = {name: place for place, names in enumerate(toy.actions) for name in names}
-    places |= {str(toy.start + place): place for place in range(len(toy.actions))}
+    indices = {name: index for index, names in enumerate(toy.actions) for name in names}
+    indices |= {str(toy.start + index): index for index in range(len(toy.actions))}
     for inside in reversed(re.findall(r"\[([^\[\]]*)\]", text)):
-        if (place := places.get(" ".join(inside.lower().split()))) is not None:
-            return place
+        if (index := indices.get(" ".join(inside.lower().split()))) is not None:
+            return index
     names = sorted((name for names in toy.actions for name in names), key=len, reverse=True)
     words = [name for name in names if not name.lstrip("-").isdigit()]
     if words:
         words_named = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", text.lower())
         if words_named:
-            return places[words_named[-1]]
+            return indices[words_named[-1]]
     for number in reversed(_NUMBER.findall(text)):
-        if number in places:
-            return places[number]
+        if number in indices:
+            return indices[number]
     return None
 
 
@@ -148,7 +148,7 @@ def read_action(text: str, toy: Toy) -> int | None:
 
 
 def open_tasks(path: str) -> tuple[SpooledRows, str]:
-    """The rows of `gymnasium:ID?n=…&seed=…&OPTION=…`, and what the data set is called."""
+    """Return the rows of `gymnasium:ID?n=…&seed=…&OPTION=…`, and the name of the data set."""
     address = parse_address(path)
     known_options = [*_OWN, *_options(address.name)]
     address.refuse_unknown(known_options)
@@ -212,7 +212,7 @@ def _creator(game: str) -> Any:
 
 
 def _options(game: str) -> list[str]:
-    """What may be set of this world."""
+    """Return the options of this world."""
     creator = _creator(game)
     parameters = inspect.signature(creator).parameters.values()
     named = [

@@ -1,8 +1,8 @@
 """`hud`: a task of HUD's first generation, played for real against the MCP servers that its row names.
 
-The setup tools are called first, and what the first of them says is shown below the prompt. The model is offered the tools that
-the row lets through; the harness may call the others, too. A reply without calls is the answer. Then the evaluate tools are called, and
-the first one's answer has the reward.
+The setup tools are called first, and the output of the first one is shown below the prompt. The model is offered the
+tools that the row permits; the harness may call the others too. A reply without calls is the answer. Then the
+evaluate tools are called, and the answer of the first one holds the reward.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Hud(Env):
         limit = self._seconds("setup_timeout_s")
         try:
             async with asyncio.timeout(limit):
-                said = [await self._prepared(call) for call in self._task.setup]
+                setup_answers = [await self._prepared(call) for call in self._task.setup]
         except TimeoutError:
             raise EnvError(f"the setup tools did not finish within {limit:g} s", kind="timeout") from None
         permitted = [tool for tool in self._servers.tools if permits(self._task, tool.name)]
         names = {tool.name for tool in permitted}
         denied = [tool.name for tool in self._servers.tools if tool.name not in names]
-        return Observation(_opening(self._task, said), permitted, denied)
+        return Observation(_opening(self._task, setup_answers), permitted, denied)
 
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
         if reply.tool_calls:
@@ -109,7 +109,9 @@ class Hud(Env):
             await servers.close()
 
     async def _prepared(self, call: ToolCall, what: str = "setup") -> McpAnswer:
-        """What a call of the harness answered; without it the episode would not be the task's."""
+        """Return the answer to a call of the harness; a failed call fails the episode, which would not be the task's
+        without it.
+        """
         assert self._servers is not None
         answer = await self._servers.call(call.name, call.arguments)
         if answer.failed:
@@ -123,14 +125,14 @@ class Hud(Env):
 
 
 def permits(task: HudTask, tool: str) -> bool:
-    """Whether the model may see and call a tool: allow first, then deny. An empty list lets none through."""
+    """Return whether the model may see and call a tool: allow first, then deny. An empty list permits none."""
     if task.allowed is not None and not task.allowed:
         return False
     return ToolFilter(task.allowed or (), task.disallowed).permits(tool)
 
 
-def _opening(task: HudTask, said: list[McpAnswer]) -> list[dict[str, Json]]:
-    shown = said[0].text if said and task.append_setup_output else ""
+def _opening(task: HudTask, setup_answers: list[McpAnswer]) -> list[dict[str, Json]]:
+    shown = setup_answers[0].text if setup_answers and task.append_setup_output else ""
     system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
     prompt = f"{task.prompt}\n\n{shown}" if shown else task.prompt
     return [*system, {"role": "user", "content": prompt}]

@@ -1,6 +1,7 @@
-"""`hud`: a rollout a line, flat, under the names that HUD's records have; what happened in it is its `trace`, a step a model call.
+"""`hud`: one flat line per rollout, under the names of HUD's records; its `trace` has one step per model call.
 
-Failed and cancelled rollouts are lines too, with `is_error` or their `status`: a reward is a number or null, and null is never read as 0.
+Failed and cancelled rollouts are lines too, with `is_error` or their `status`. A reward is a number or null, and null
+never counts as 0.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Hud(Exporter):
 
 
 def _prompt(rollout: Rollout) -> str:
-    """What the task says to the policy, but for the system's message."""
+    """Return the task's messages to the policy, without the system message."""
     opening = [m.text for m in rollout.messages if m.origin == "task" and m.role == "user"]
     prompt = rollout.task.get("prompt")
     return "\n\n".join(opening) or (prompt if isinstance(prompt, str) else "")
@@ -89,7 +90,7 @@ def _usage(rollout: Rollout) -> dict[str, Json]:
 
 
 def _steps(rollout: Rollout) -> list[dict[str, Json]]:
-    """A step a model call. Each message stands in one step: the first that has seen it, or said it, or brought it about."""
+    """Return one step per model call. Each message stands in one step: the first that read, wrote or caused it."""
     ends = _ends(rollout)
     starts = [0, *ends[:-1]]
     places = zip(rollout.turns, starts, ends, strict=True)
@@ -97,7 +98,7 @@ def _steps(rollout: Rollout) -> list[dict[str, Json]]:
 
 
 def _ends(rollout: Rollout) -> list[int]:
-    """By turn, the index after its last message: its reply, and the results of its calls."""
+    """Return for each turn the index after its last message: its reply, and the results of its calls."""
     count = len(rollout.messages)
     if not count:  # nothing of the text was kept
         return [0] * len(rollout.turns)
@@ -153,7 +154,7 @@ def _ran(call: ToolCall, rollout: Rollout) -> dict[str, Json]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """As chat endpoints have it, with what the policy thought."""
+    """Return a message as chat endpoints write it, with the policy's reasoning."""
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         fields["tool_calls"] = [_call(call) for call in message.tool_calls]

@@ -1,6 +1,7 @@
-"""The reward in what an evaluate tool answered, found where HUD finds it.
+"""The reward in the answer of an evaluate tool, found in the same fields as HUD finds it.
 
-There: an error is 0, and so is an answer without a reward. Here both are failed gradings: nobody has judged the episode.
+HUD scores an error as 0, and also an answer without a reward. Here both are failed gradings, because the episode was
+not judged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class FoundReward(msgspec.Struct, frozen=True):
 
 
 def check_judged(answer: McpAnswer, tool: str) -> None:
-    """ScorerError where the tool says that it has failed."""
+    """Raise ScorerError if the tool reports a failure."""
     if answer.failed:
         raise ScorerError(
             f"the evaluate tool {tool!r} failed: {answer.text:.2000}", kind="evaluate_failed", retryable=False
@@ -30,8 +31,9 @@ def check_judged(answer: McpAnswer, tool: str) -> None:
 
 
 def find_reward(answer: McpAnswer, tool: str) -> FoundReward:
-    """The value of `reward`, `grade` or `score`; else the weighted sum of the subscores; else what the first text that is JSON
-    says. ScorerError where there is none."""
+    """Return the value of `reward`, `grade` or `score`; or else the weighted sum of the subscores; or else the reward
+    in the first text that is JSON. Raise ScorerError if there is none.
+    """
     check_judged(answer, tool)
     content = answer.structured
     if isinstance(content, dict):
@@ -76,5 +78,5 @@ def _numbers(value: Json) -> dict[str, float]:
 
 
 def _is_finite(value: Json) -> bool:
-    """Whether it is a number that a reward can be; JSON has whole numbers that no float holds."""
+    """Return whether a number can be a reward; JSON has integers that no float can hold."""
     return isinstance(value, bool | int | float) and abs(value) <= sys.float_info.max

@@ -167,10 +167,12 @@ def _check_shared(row: Mapping[str, Json]) -> None:
         raise ValueError("'validation' must be a list of tool calls, each with a 'name'")
 
 
-def _only(fields: Mapping[str, Json], known: tuple[str, ...], what: str) -> None:
+def _only(fields: Mapping[str, Json], allowed: tuple[str, ...], what: str) -> None:
     for key in fields:
-        if key not in known:
-            raise ValueError(f"{what} has no field {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+        if key not in allowed:
+            raise ValueError(
+                f"{what} has no field {key!r}{nearest(key, allowed)} (known: {', '.join(allowed)})"
+            )
 
 
 def _texts(value: Json, what: str) -> None:

@@ -1,7 +1,8 @@
-"""The MCP servers of a task, all at once: their tools under the names that HUD gives them, and calls by those names.
+"""The MCP servers of a task: their tools under the names that HUD gives them, and calls by those names.
 
-`${VAR}` and `${VAR:default}` are taken from the environment when the servers are called for. A row keeps them as they are; what a header
-or a variable called a key stands for is written nowhere, also where a server says it.
+`${VAR}` and `${VAR:default}` are taken from the environment when the servers are started. A row keeps them
+unexpanded. The value of a header or variable that is named like a key is never written down, even if a server repeats
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from windrow.util.redaction import is_secret, secrets_of_header
 
 
 def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]:
-    """Where each server is, variables replaced. UsageError names one that is not set."""
+    """Return the address of each server with its variables replaced. UsageError names a variable that is not set."""
     servers: dict[str, McpServer] = {}
     for name, written in config.items():
         where = f"mcp_config.{name}"
@@ -49,7 +50,7 @@ def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]
 
 
 def redact(config: Mapping[str, Mapping[str, Json]], hide: Callable[[str], None]) -> None:
-    """Tell `hide` of every secret of the environment that the servers are given. A default is none: it stands in the row."""
+    """Pass every secret that the servers are given to `hide`. A default is no secret: it stands in the row."""
     for server in config.values():
         in_headers = variables_in(server.get("headers") or {})
         for variable in variables_in(dict(server)):
@@ -74,7 +75,7 @@ class Servers:
         self.tools: tuple[Tool, ...] = ()
 
     async def open(self, timeout_s: float) -> None:
-        """Start or reach all of them, side by side; ToolError where one does not give its tools."""
+        """Start or reach all servers concurrently; raise ToolError if one does not list its tools."""
         for name, server in self._servers.items():
             self._sessions[name] = McpSession(server, f"the MCP server {name!r}")
         try:

@@ -50,7 +50,7 @@ class HudTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_task(row: Mapping[str, Json]) -> HudTask:
-    """The task in a row; ValueError says what is wrong with it."""
+    """Return the task in a row; ValueError describes the problem with it."""
     prompt = row.get("prompt")
     if not isinstance(prompt, str) or not prompt:
         raise ValueError("a HUD v4 row has a 'prompt', a text, beside its 'mcp_config'")
@@ -125,7 +125,7 @@ def _check_server(server: Mapping[str, Json], where: str) -> None:
 
 
 def _check_values(values: Json, where: str) -> None:
-    """A secret comes from the environment: a record holds its row as it was read, and a row that holds one is refused."""
+    """Refuse a row that holds a secret: records contain rows unchanged, so secrets must come from the environment."""
     if values is None:
         return
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
@@ -162,7 +162,7 @@ def _call(value: Json, field: str) -> ToolCall:
 
 
 def _unfolded(value: Json) -> Json:
-    """A call in its short forms, written out; arguments that look like a call are one."""
+    """Return a call with its short forms written out; arguments that look like a call are one."""
     if not isinstance(value, dict):
         return value
     if "name" in value and "arguments" in value:
@@ -197,7 +197,7 @@ def _object(row: Mapping[str, Json], field: str) -> dict[str, Json] | None:
 
 
 def _decoded(value: Json, field: str) -> Json:
-    """A value, or what its JSON text says."""
+    """Return a value, decoded if it is JSON text."""
     if not isinstance(value, str):
         return value
     try:

@@ -91,7 +91,7 @@ class MiniWoB(PageReward):
 
 
 async def _served(route: Route) -> None:
-    """A file of the wheel, and nothing else."""
+    """Return a file of the wheel, and no other."""
     folder = pages()
     path = (folder / unquote(urlsplit(route.request.url).path).lstrip("/")).resolve()
     if path.is_relative_to(folder) and path.is_file():
@@ -102,7 +102,9 @@ async def _served(route: Route) -> None:
 
 @lru_cache
 def pages() -> Path:
-    """Where the wheel keeps its pages; it is not imported, since that asks for Selenium and Gymnasium."""
+    """Return the directory of the pages in the wheel; the package is not imported, since it requires Selenium and
+    Gymnasium.
+    """
     spec = find_spec("miniwob")
     folder = Path(spec.origin).parent / "html" if spec is not None and spec.origin else None
     if folder is None or not (folder / "miniwob").is_dir():
@@ -118,7 +120,7 @@ def games() -> tuple[str, ...]:
 
 
 def open_tasks(path: str) -> tuple[SpooledRows, str]:
-    """The rows of `miniwob:PATTERN?n=…&seed=…`, and what the data set is called."""
+    """Return the rows of `miniwob:PATTERN?n=…&seed=…`, and the name of the data set."""
     address = parse_address(path)
     address.refuse_unknown(_OWN)
     matching = [game for game in games() if fnmatchcase(game, address.name)]
@@ -129,7 +131,7 @@ def open_tasks(path: str) -> tuple[SpooledRows, str]:
     return rows, address.source(without=_OWN)
 
 
-def _rows(found: list[str], count: int, first: int) -> Iterator[dict[str, Json]]:
-    for game in found:
+def _rows(games: list[str], count: int, first: int) -> Iterator[dict[str, Json]]:
+    for game in games:
         for seed in range(first, first + count):
             yield {"id": f"{game}:{seed}", "env": "web", "page_reward": NAME, "game": game, "seed": seed}

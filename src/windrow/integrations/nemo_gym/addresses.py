@@ -1,4 +1,4 @@
-"""How a head server is spelled after the name of the agent or the scorer: `nemo-gym:URL`."""
+"""The spelling of a head server after the name of the agent or the scorer: `nemo-gym:URL`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEAD_AND_AGENT = re.compile(
 
 
 def agent_settings(address: str) -> dict[str, Json]:
-    """`URL[/AGENT]`: the head server, and the agent that plays rows that name none."""
+    """Read `URL[/AGENT]`: the head server, and the agent for rows that name none."""
     match = _HEAD_AND_AGENT.fullmatch(address)
     assert match is not None
     head, agent = match[1], match[2].strip("/")

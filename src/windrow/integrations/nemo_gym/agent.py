@@ -1,7 +1,7 @@
 """`--agent nemo-gym:http://HEAD[/AGENT]`: running, unmodified agent servers play the rows, each through its `/run`.
 
-The server plays the whole episode and has it verified; what it answers is written down here. The row is our own: what
-of it is echoed is not looked at. One row that fails costs that row.
+The server plays the whole episode and has it verified; its answer is recorded here. The row is our own, and its echo
+in the answer is ignored. A row that fails costs only that row.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class NemoGymAgent(Agent):
 def sent_row(
     row: Mapping[str, Json], agent: str, dispatch: Dispatch, index: int, opening: tuple[Message, ...]
 ) -> dict[str, Json]:
-    """The row as it is sent: with its numbers, and an id that no other dispatch has, so that captures never collide."""
+    """Return the row to send: with its numbers, and an id that no other dispatch has, so that captures never collide."""
     again = "response" in row
     sent = {
         key: value
@@ -133,7 +133,7 @@ def sent_row(
 
 
 def _params(row: Mapping[str, Json], dispatch: Dispatch, opening: tuple[Message, ...]) -> dict[str, Json]:
-    """The row's own without nulls, which some of their servers refuse; then what the run asks of the sampling."""
+    """Return the row's parameters without nulls, which some servers refuse, and with the run's sampling."""
     params = {key: value for key, value in params_of(row).items() if value is not None}
     if not has_input(row):
         params["input"] = [
@@ -143,7 +143,7 @@ def _params(row: Mapping[str, Json], dispatch: Dispatch, opening: tuple[Message,
 
 
 def check_address(address: Json, spelled: str) -> None:
-    """Raise ValueError where this is not the address of a server, or holds what would be written down with it."""
+    """Raise ValueError if this is not a server's address, or if it holds a secret that would be recorded with it."""
     try:
         parts = urlsplit(address) if isinstance(address, str) else None
         fits = (

@@ -1,6 +1,7 @@
-"""`/aggregate_metrics` on demand: scores of a run that only its benchmark's own servers know how to make.
+"""`/aggregate_metrics` on demand: scores of a run that only the benchmark's own servers can compute.
 
-Our own metrics need no server (`windrow stats`). Each agent is sent its graded rollouts, at most one for a task and sample.
+Our own metrics need no server (`windrow stats`). Each agent is sent its graded rollouts, at most one per task and
+sample.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ async def _asked(caller: Caller, url: str, rows: list[dict[str, Json]], timeout_
 
 
 def _row(rollout: Rollout) -> dict[str, Json]:
-    """A rollout without what was said in it."""
+    """Return a rollout without its messages."""
     answer = result_row(rollout)
     response = answer["response"]
     usage = response.get("usage") if isinstance(response, dict) else None

@@ -1,7 +1,7 @@
-"""Talking to NeMo Gym's servers: who is where, and one request at a time.
+"""The client of NeMo Gym's servers: it looks up their addresses and sends single requests.
 
-The head server knows the others. A connection that nobody takes is tried again, since nothing was sent; whatever goes
-wrong after that is an error, because the request may be under way at the server, and there is no way to take it back.
+The head server knows the others. A refused connection is retried, since nothing was sent. Any later problem is an
+error, because the request may be under way at the server and cannot be withdrawn.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Servers:
-    """The servers that a head server knows, asked once and again when one is not where it was.
+    """The servers that a head server lists. The list is requested once, and again when a server has moved.
 
-    What the head server says of their configuration holds their keys: it is looked at and never shown.
+    The configuration in the head server's answer holds keys: it is read and never shown.
     """
 
     def __init__(self, head: str) -> None:
@@ -53,14 +53,14 @@ class Servers:
         self._asked = 0  # how often
 
     async def learn(self) -> None:
-        """Ask the head server; EndpointError when it does not answer as one."""
+        """Request the list from the head server; raise EndpointError if the answer is no such list."""
         listed = await self._instances()
         config = None if listed else await self._configuration()
         self._known = {server.name: server for server in listed or configured_servers(config, self._host)}
         self._asked += 1
 
     async def again(self, asked: int) -> None:
-        """Ask once more, unless somebody did since it had been `asked` so often."""
+        """Request the list once more, unless that happened since the count was `asked`."""
         async with self._asking:
             if self._asked == asked:
                 try:
@@ -73,7 +73,7 @@ class Servers:
         return self._asked
 
     def knows(self, name: str) -> bool:
-        """Whether there is an agent of this name."""
+        """Return whether there is an agent of this name."""
         return name in self._known and self._known[name].kind == AGENTS
 
     def agent(self, name: str) -> Server:
@@ -83,7 +83,7 @@ class Servers:
         return self._known[name]
 
     async def verifier(self, agent: str | None) -> Server:
-        """The resources server that an agent has its episodes verified by; the only one, where there is one."""
+        """Return the resources server that verifies an agent's episodes; the only one, if there is just one."""
         servers = {name: server for name, server in self._known.items() if server.kind == RESOURCES}
         if len(servers) == 1:
             return next(iter(servers.values()))
@@ -104,12 +104,12 @@ class Servers:
         return urlsplit(self.head).hostname or "127.0.0.1"
 
     async def _instances(self) -> list[Server]:
-        """What /server_instances lists; nothing where there is no such list."""
+        """Return the answer of /server_instances; nothing if there is no such list."""
         status, body = await self._get("/server_instances")
         return listed_servers(decoded(body), self._host) if status == 200 else []
 
     async def _configuration(self) -> dict[str, Any]:
-        """The servers' configuration: YAML in a JSON string."""
+        """Return the servers' configuration: YAML in a JSON string."""
         status, body = await self._get("/global_config_dict_yaml")
         text = decoded(body) if status == 200 else None
         try:
@@ -138,7 +138,7 @@ class Servers:
 
 
 class Caller:
-    """Sends requests, each on a connection of its own: whether anything was sent before it failed is then known."""
+    """Sends each request on a connection of its own, so that it is known whether anything was sent before a failure."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -154,7 +154,7 @@ class Caller:
             await self._session.close()
 
     async def post(self, url: str, body: Json) -> dict[str, Json]:
-        """The object that is answered with 200. There is no deadline here: who calls has one."""
+        """Return the object of a 200 answer. There is no deadline here: the caller has one."""
         answer = await self._asked("POST", url, msgspec.json.encode(body))
         content = decoded(answer)
         if not isinstance(content, dict):
@@ -193,7 +193,7 @@ async def connected(
     backoff_s: float,
     refused: Callable[[], Awaitable[None]],
 ) -> dict[str, Json]:
-    """What `send` gets, tried again as long as nobody takes the connection; `refused` is awaited before each new try."""
+    """Return the result of `send`, retried while the connection is refused; `refused` is awaited before each retry."""
     tries = 0
     while True:
         try:
@@ -207,16 +207,16 @@ async def connected(
 
 
 def refusal(url: str, status: int, body: bytes) -> WindrowError:
-    """The error that a status is: 422 says that the row is not as the server wants it, and is final for the row."""
+    """Return the error for a status: 422 rejects the row, and is final for it."""
     text = f"{url} answered {status}: {_shown(body)}"
     if status >= 500 or status in TRANSIENT_STATUSES:
         return InfraError(text, kind=f"http_{status}")
     return EnvError(text, kind=f"http_{status}", retryable=status < 400 or status in NOT_THERE)
 
 
-def listed_servers(found: Json, host: str) -> list[Server]:
-    """What /server_instances lists; `host` is the head server's."""
-    entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+def listed_servers(listing: Json, host: str) -> list[Server]:
+    """Return the servers in an answer of /server_instances; `host` is the head server's."""
+    entries = [entry for entry in listing if isinstance(entry, dict)] if isinstance(listing, list) else []
     servers = (_instance(entry, host) for entry in entries)
     return [server for server in servers if server is not None]
 
@@ -235,7 +235,7 @@ def _instance(entry: dict[str, Any], host: str) -> Server | None:
 
 
 def configured_servers(config: Json, host: str) -> list[Server]:
-    """The servers of a configuration: config[name][kind][implementation] has a host and a port."""
+    """Return the servers of a configuration: config[name][kind][implementation] has a host and a port."""
     servers: list[Server] = []
     for name, section in config.items() if isinstance(config, dict) else ():
         kind = next(iter(section), None) if isinstance(section, dict) else None
@@ -247,7 +247,7 @@ def configured_servers(config: Json, host: str) -> list[Server]:
 
 
 def _first(section: Any, key: str | None) -> dict[str, Any]:
-    """What stands under `key`, else under the first one there is."""
+    """Return the value under `key`, or else the first value."""
     if not isinstance(section, dict):
         return {}
     value = section.get(key) if key is not None else next(iter(section.values()), None)
@@ -276,7 +276,9 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
 
 
 def decoded(body: bytes) -> Json:
-    """The JSON value of a body, NaN and halves of characters too, which are looked at later; None where it is none."""
+    """Return the JSON value of a body, including NaN and lone surrogates, which are checked later; None if it is not
+    JSON.
+    """
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

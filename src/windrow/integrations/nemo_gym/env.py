@@ -1,4 +1,4 @@
-"""`nemo-gym`: rows of NeMo Gym, played and verified by its servers. Here an episode only has its opening."""
+"""`nemo-gym`: rows of NeMo Gym, played and verified by its servers. This environment only provides the opening."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ NAME = "nemo-gym"
 
 
 class NemoGym(Problem):
-    """The input of the row, or what a prompt template makes of it. The scorer `nemo-gym` says what was verified."""
+    """Opens with the input of the row, or with the output of a prompt template. The scorer `nemo-gym` reports the
+    verdict.
+    """
 
     name = NAME
     version = 1

@@ -1,7 +1,8 @@
-"""What the answer of an agent's `/run` says of an episode: how it ended, what is kept of it, and what is not believed.
+"""Reads the answer of an agent's `/run` as an episode: how it ended, and its content as far as it can be trusted.
 
-Read in this order: `_ng_no_persist` (to be played again), `_ng_failure_class` (failed, or never judged), then the reward, which
-must be a finite number: none is ever made up. An answer that cannot be read is a failure with what could be read.
+The fields are read in this order: `_ng_no_persist` (play again), `_ng_failure_class` (failed, or never judged), then
+the reward, which must be a finite number: none is ever made up. An answer that cannot be read is a failure with its
+readable part.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _STOPS: dict[str, Stop] = {LENGTH: "length", "max_tool_calls": "max_tool_calls"}
 
 
 def played_of(answer: Mapping[str, Json], task: Task, opening: Sequence[Message], *, agent: str) -> Played:
-    """The episode of this task, which opened with these messages, by what the agent answered."""
+    """Return the episode of this task from the answer of the agent; the episode opened with these messages."""
     finite_answer: dict[str, Json] = {key: finite(value) for key, value in answer.items()}
     if answer.get(NO_PERSIST) is True:
         return Played(interrupted=True, pieces=_readable(finite_answer))
@@ -76,15 +77,15 @@ def _failed(result: Result) -> WindrowError:
     return error
 
 
-def _unread(said: Mapping[str, Json], why: str, kind: str) -> Played:
-    """An answer that is none, with whatever of the episode can be read."""
+def _unread(answer: Mapping[str, Json], why: str, kind: str) -> Played:
+    """Return a failure for an invalid answer, with the readable part of the episode."""
     return Played(
-        error=EnvError(f"the agent's answer cannot be taken: {why}", kind=kind), pieces=_readable(said)
+        error=EnvError(f"the agent's answer cannot be taken: {why}", kind=kind), pieces=_readable(answer)
     )
 
 
-def _readable(said: Mapping[str, Json]) -> tuple[Piece, ...]:
-    response = said.get("response")
+def _readable(answer: Mapping[str, Json]) -> tuple[Piece, ...]:
+    response = answer.get("response")
     try:
         return tuple(read_output(response["output"])) if isinstance(response, dict) else ()
     except (ValueError, KeyError):
@@ -92,9 +93,11 @@ def _readable(said: Mapping[str, Json]) -> tuple[Piece, ...]:
 
 
 def _state(
-    said: Mapping[str, Json], result: Result, task: Task, opening: Sequence[Message]
+    answer: Mapping[str, Json], result: Result, task: Task, opening: Sequence[Message]
 ) -> dict[str, Json]:
-    """What has no other place in the record, so that the answer can be written again as it was."""
+    """Return the parts of the answer that have no other field in the record, so that it can be written again
+    unchanged.
+    """
     slot = Slot(number=0, id="", attempt=1, group="", sample=0, seed=0, task=task, recorded_task=task)
     policy = PolicyRecord(model=REMOTE, sampling={}, fingerprint="")
     scratch = Recorder(slot, env="", agent="", policy=policy, capture="tokens")
@@ -102,8 +105,8 @@ def _state(
     record_pieces(scratch, result.pieces)
     scratch.outcome.end("completed", "answered")
     rollout = msgspec.structs.replace(build_rollout(scratch), reward=result.reward)
-    answer = said if result.reward is None else {**said, REWARD: result.reward}
-    state: Any = with_answer(rollout, answer, result.fields).state
+    recorded_answer = answer if result.reward is None else {**answer, REWARD: result.reward}
+    state: Any = with_answer(rollout, recorded_answer, result.fields).state
     return dict(state[STATE]) if state else {}
 
 
@@ -112,7 +115,7 @@ def is_reward(value: Json) -> bool:
 
 
 def finite(value: Json) -> Json:
-    """A value without NaN, infinities and integers beyond all numbers, which no reader takes: null stands there."""
+    """Return a value in which null replaces NaN, infinities and oversized integers, which no reader accepts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, int):

@@ -1,8 +1,8 @@
-"""`nemo-gym`: a run as NeMo Gym's own files, all together. `FILE.jsonl` has the rollouts; beside it stand the materialised
-inputs, the failures, the reward profile, and the metrics.
+"""`nemo-gym`: a run as the complete set of NeMo Gym's files. `FILE.jsonl` has the rollouts; beside it are the
+materialised inputs, the failures, the reward profile, and the metrics.
 
-Every attempt that failed, or that nobody could judge, is a line of the failures. A task's lines are held at a time, and eight bytes
-of each number that was measured.
+Every attempt that failed, or that could not be judged, is a line of the failures. Memory holds the lines of one task
+at a time, and eight bytes per measured number.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class NemoGym(Exporter):
         self._write_metrics()
 
     def _listed(self, path: Path) -> Iterator[TaskProfile]:
-        """Every task of the run in its order; the inputs of its rollouts are written as it is reached."""
+        """Yield every task of the run in order; the inputs of its rollouts are written when it is reached."""
         last: int | None = None
         for task in tasks_in_order(path) if path.exists() else ():
             if task.index == last:
@@ -112,7 +112,7 @@ class NemoGym(Exporter):
             yield TaskProfile(task.index, task_input(task, self._asked, self._agent), self._samples, [])
 
     def _reach(self, index: int | None) -> None:
-        """Go on to this task, or past the last one; what lies before is closed."""
+        """Advance to this task, or past the last one; close the tasks before it."""
         while self._next is not None and (index is None or self._next.number <= index):
             if self._task is not None:
                 self._close_task(self._task)
@@ -123,7 +123,7 @@ class NemoGym(Exporter):
             raise Unfit("of a task that is not in tasks.jsonl")
 
     def _close_slot(self) -> None:
-        """The line of the slot's final attempt, if that ended well, is ready."""
+        """Make the line of the slot's final attempt ready, if that attempt ended well."""
         done, self._done = self._done, None
         if done is None or self._task is None:
             return
@@ -150,7 +150,7 @@ class NemoGym(Exporter):
         self._entries[name].write(joint + _encode({TASK_INDEX: task.number, **entry}))
 
     def _write_metrics(self) -> None:
-        """Both files of metrics, an entry an agent; the entries of its tasks are copied, not held."""
+        """Write both files of metrics, one entry per agent; the entries of its tasks are copied, not held in memory."""
         named = {name: self._agents[name].metrics() for name in sorted(self._agents)}
         listed = [{**metrics, "agent_ref": {"name": name}} for name, metrics in named.items()]
         self._agent_file.write(_encode(listed) + b"\n")
@@ -172,7 +172,7 @@ class NemoGym(Exporter):
 
 
 def samples_of(reader: RunReader) -> int:
-    """How many rollouts a task has, by the last call, or by the log where nobody wrote that down."""
+    """Return the number of rollouts per task from the last call, or from the log if it was not recorded."""
     if math.isfinite(reader.samples):
         return int(reader.samples)
     return 1 + max((head.sample for _, head in reader.heads()), default=0)

@@ -1,4 +1,4 @@
-"""The files of NeMo Gym: their names, and what a line of each is."""
+"""NeMo Gym's files: their names, and the content of a line in each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JUDGE_FAILED = "judge_failed"
 
 
 class Files(NamedTuple):
-    """What stands beside the rollouts, by the rollouts' own name."""
+    """The files beside the rollouts, named after the rollouts' file."""
 
     inputs: Path
     failures: Path
@@ -51,7 +51,9 @@ def files_of(rollouts: Path) -> Files:
 
 
 class RequestSettings(NamedTuple):
-    """How a run asks: its sampling, which of it wins over a row's, and whether samples are sent as seeds."""
+    """The settings of a run's requests: its sampling, the part that overrides a row's, and whether samples are sent
+    as seeds.
+    """
 
     sampling: Mapping[str, Json]
     over_rows: frozenset[str]
@@ -59,7 +61,7 @@ class RequestSettings(NamedTuple):
 
 
 def task_input(task: Task, asked: RequestSettings, agent: str) -> dict[str, Json]:
-    """A task as their collector has it before it is numbered. Without an input where only a prompt template makes one."""
+    """Return a task as their collector has it before numbering. It has no input if only a prompt template makes one."""
     row = dict(task.data or {})
     try:
         check_opening(row)
@@ -74,13 +76,13 @@ def task_input(task: Task, asked: RequestSettings, agent: str) -> dict[str, Json
 
 
 def input_row(given: Mapping[str, Json], task: int, sample: int, asked: RequestSettings) -> dict[str, Json]:
-    """A line of the materialised inputs."""
+    """Return a line of the materialised inputs."""
     params = with_seed(given[PARAMS], sample) if asked.seeds else given[PARAMS]
     return {**given, PARAMS: params, TASK_INDEX: task, ROLLOUT_INDEX: sample}
 
 
 def success_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Json]:
-    """A line of the rollouts; `failures` is how many attempts failed before."""
+    """Return a line of the rollouts; `failures` counts the failed attempts before it."""
     answer = result_row(rollout)
     if seeds and isinstance(answer.get(PARAMS), dict):
         answer[PARAMS] = with_seed(answer[PARAMS], rollout.sample)
@@ -90,7 +92,7 @@ def success_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Js
 
 
 def failure_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Json]:
-    """A line of the failures: an attempt that failed, or that nobody could judge."""
+    """Return a line of the failures: an attempt that failed, or that could not be judged."""
     line = success_row(rollout, failures=failures, seeds=seeds)
     error = rollout.error
     if rollout.status != "failed":

@@ -46,7 +46,7 @@ def open_files(rollouts: str, *, inputs: str | None = None, failures: str | None
 
 
 class NemoGymImporter(Importer):
-    """Reads each file as far as it went at first: NeMo Gym may still be writing."""
+    """Reads each file up to its size at the start: NeMo Gym may still be writing."""
 
     def __init__(self, inputs: Path, files: list[Path]) -> None:
         self.inputs = inputs
@@ -97,7 +97,7 @@ class NemoGymImporter(Importer):
 
 
 def _written_reward(result: dict[str, Json]) -> EnvScore:
-    """The reward in the result, as the environment's own."""
+    """Return the reward in the result, as the environment's own."""
 
     async def own_score(episode: Episode) -> Score:
         return Score({REWARD: (result[REWARD], 1.0)})
@@ -106,13 +106,14 @@ def _written_reward(result: dict[str, Json]) -> EnvScore:
 
 
 def _opening(slot: Slot, context: RunContext, result: dict[str, Json]) -> list[dict[str, Any]]:
-    """The messages that the model was shown first: those of the result, else those of the row."""
+    """Return the first messages that the model was shown: those of the result, or else those of the row."""
     return opening_of(result) if has_input(result) else opening(slot.task, context.prompt)
 
 
 def _with_rest(rollout: Rollout, result: dict[str, Json], task: Task) -> Rollout:
-    """With everything that has no other place in the record, compared with the record as it is: the run's sampling is
-    written with its rows, and the result's row may not have it."""
+    """Return the rollout with the parts of the result that have no other field. They are compared with the finished
+    record, because the run's sampling is written with its rows, and the result's row may lack it.
+    """
     if not rollout.policy.sampling:
         return rollout
     state = rollout.state.get(STATE, {}) if isinstance(rollout.state, dict) else {}
@@ -127,7 +128,7 @@ def _with_rest(rollout: Rollout, result: dict[str, Json], task: Task) -> Rollout
 
 
 def _dated(rollout: Rollout, result: dict[str, Json]) -> Rollout:
-    """Begun when its response was made, if the response says when."""
+    """Return the rollout with the time of its response as its start, if the response has one."""
     response = result.get("response")
     created_at = response.get("created_at") if isinstance(response, dict) else None
     if isinstance(created_at, bool) or not isinstance(created_at, int | float):

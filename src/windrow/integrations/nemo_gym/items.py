@@ -1,8 +1,8 @@
 """Items of the Responses format ↔ our messages, model calls and tokens.
 
-An output is a whole episode: what the model said, what tools answered, what an environment added. A model call ends with the
-item that carries its tokens, or before whatever was not said by the model. Its tokens are all three of the whole
-prompt's ids, the sampled ids, and a logprob for each of these.
+An output is a whole episode: replies of the model, results of tools, and messages of an environment. A model call
+ends with the item that carries its tokens, or before an item that is not the model's. Its tokens are the ids of the
+whole prompt, the sampled ids, and one logprob per sampled id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def read_output(output: Json, *, where: str = "response.output") -> list[Piece]:
-    """What happened, in its order. ValueError says which item cannot be read, and why."""
+    """Return the events of an episode in order. ValueError names the item that cannot be read, and the reason."""
     pieces: list[Piece] = []
     for call in _calls(output, where):
         first = call[0][1]
@@ -37,7 +37,7 @@ def read_output(output: Json, *, where: str = "response.output") -> list[Piece]:
 
 
 def read_items(items: Json, *, where: str) -> list[Message]:
-    """Items as messages, for a prompt: no tokens, and what the model is said to have said is the task's."""
+    """Return items as messages for a prompt: without tokens, and with the model's replies as part of the task."""
     messages: list[Message] = []
     for piece in read_output(items, where=where):
         if isinstance(piece, InputMessage):
@@ -59,7 +59,7 @@ def read_items(items: Json, *, where: str) -> list[Message]:
 def said_items(
     message: Message, tokens: dict[str, Json] | None = None, *, label: str
 ) -> list[dict[str, Json]]:
-    """What a model said, as items; its tokens go to the last one. `label` makes the ids of the items its own."""
+    """Return a model's reply as items; its tokens go to the last one. `label` makes the ids of the items unique."""
     items: list[dict[str, Json]] = []
     if message.reasoning is not None:
         summary = [{"type": "summary_text", "text": message.reasoning}]
@@ -90,7 +90,7 @@ def said_items(
 
 
 def heard_item(message: Message, *, label: str) -> dict[str, Json]:
-    """What a tool or an environment said, as an item."""
+    """Return a message of a tool or an environment as an item."""
     if message.role == "tool":
         return {
             "call_id": message.tool_call_id or "",
@@ -103,14 +103,14 @@ def heard_item(message: Message, *, label: str) -> dict[str, Json]:
 
 
 def given_content(content: str | list[dict[str, Json]] | None) -> Json:
-    """The content of a message that a model is shown, in the Responses format."""
+    """Return the content of a message that a model is shown, in the Responses format."""
     if not isinstance(content, list):
         return content or ""
     return [_given_part(part) for part in content]
 
 
 def token_fields(prompt: bytes, tokens: Tokens) -> dict[str, Json]:
-    """A turn's tokens as an item carries them; `prompt` are the ids of its whole prompt."""
+    """Return a turn's tokens as an item carries them; `prompt` are the ids of its whole prompt."""
     return {
         PROMPT_IDS: _unpacked("i", prompt),
         OUTPUT_IDS: _unpacked("i", tokens.output),
@@ -119,7 +119,7 @@ def token_fields(prompt: bytes, tokens: Tokens) -> dict[str, Json]:
 
 
 def _calls(output: Json, where: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """The items, those of one model call together, each with where it stands."""
+    """Yield the items grouped by model call, each with its index."""
     if not isinstance(output, list):
         raise ValueError(f"{where} must be a list of items, found {output!r:.80}")
     held: list[tuple[str, dict[str, Any]]] = []
@@ -145,7 +145,7 @@ def _calls(output: Json, where: str) -> Iterator[list[tuple[str, dict[str, Any]]
 
 
 def _is_said(item: dict[str, Any]) -> bool:
-    """Whether the model said it: everything but tools' results and messages of others."""
+    """Return whether the item is the model's: all but tools' results and messages of others."""
     kind = item.get("type", "message")
     return item.get("role") == "assistant" if kind == "message" else not str(kind).endswith("_output")
 
@@ -228,7 +228,7 @@ def _text(parts: Json) -> str:
 
 
 def _shown_part(part: dict[str, Json]) -> dict[str, Json]:
-    """A part as chat models take it."""
+    """Return a part as chat models take it."""
     if part.get("type") in _TEXTS:
         return {"type": "text", "text": _text([part])}
     if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):

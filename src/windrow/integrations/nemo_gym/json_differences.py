@@ -1,7 +1,7 @@
-"""What one JSON value has otherwise than another, small where they are alike: `applied(a, difference(a, b)) == b`.
+"""The difference between two JSON values, small if they are alike: `applied(a, difference(a, b)) == b`.
 
-A difference is None (nothing), {"is": value}, {"in": {key: difference}, "set": {key: value}, "del": [keys]} for objects, or
-{"list": [{"of": place in a, "in": difference} or {"is": value}, …]} for arrays of objects.
+A difference is None (nothing), {"is": value}, {"in": {key: difference}, "set": {key: value}, "del": [keys]} for
+objects, or {"list": [{"of": place in a, "in": difference} or {"is": value}, …]} for arrays of objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Difference = dict[str, Any] | None
 
 
 def difference(a: Json, b: Json) -> Difference:
-    """What has to be done to `a` for `b`."""
+    """Return the difference that turns `a` into `b`."""
     if _alike(a, b):
         return None
     if isinstance(a, dict) and isinstance(b, dict):
@@ -29,7 +29,7 @@ def difference(a: Json, b: Json) -> Difference:
 
 
 def applied(a: Json, patch: Difference) -> Json:
-    """`a`, with the difference made."""
+    """Return `a` with the difference applied."""
     if patch is None:
         return a
     if "is" in patch:
@@ -60,7 +60,7 @@ def _objects(a: dict[str, Json], b: dict[str, Json]) -> Difference:
 
 
 def _arrays(a: list[Json], b: list[Json]) -> Difference:
-    """Each object of `b` is taken for the next one of `a` that is of its kind."""
+    """Match each object of `b` with the next one of `a` of its kind."""
     entries: list[dict[str, Json]] = []
     at = 0
     for value in b:
@@ -83,12 +83,14 @@ def _kind(value: Json) -> tuple[Json, Json]:
     return repr(value.get("type")), repr(value.get("role"))
 
 
-def _at(a: Json, place: int) -> Json:
-    return a[place] if isinstance(a, list) and place < len(a) else None
+def _at(a: Json, index: int) -> Json:
+    return a[index] if isinstance(a, list) and index < len(a) else None
 
 
 def _alike(a: Json, b: Json) -> bool:
-    """Whether they are spelled the same. 1, 1.0 and true are equal in Python, and so are 0.0 and -0.0, but not in JSON."""
+    """Return whether two values are spelled the same. 1, 1.0 and true are equal in Python, as are 0.0 and -0.0, but
+    not in JSON.
+    """
     if type(a) is not type(b):
         return False
     if isinstance(a, str):

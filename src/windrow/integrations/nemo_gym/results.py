@@ -1,7 +1,7 @@
-"""An answer of an agent's `/run`, which is also a line of their rollouts: read, recorded, and written.
+"""The answer of an agent's `/run`, which is also a line of their rollouts: reading, recording and writing it.
 
-What of it has no place in a record (ids of items, fields of the verifier) is kept in the rollout's `state` under `nemo_gym`:
-`fields` are the verifier's, `rest` is what else was otherwise than we would have written it.
+Parts without a field in the record (ids of items, fields of the verifier) are recorded in the rollout's `state` under
+`nemo_gym`: `fields` are the verifier's, `rest` holds every other difference from the line that we would write.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OWNERS: dict[str, Owner] = {"judge_failed": "scorer", "skipped": "env", "legiti
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What an agent calls a failure: its class, whether it is final, and what it said."""
+    """A failure that an agent reports: its class, whether it is final, and its message."""
 
     kind: str
     terminal: bool
@@ -61,7 +61,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """`fields` are those of the verifier: whatever is neither the row's, nor a mark, nor read here."""
+    """`fields` are the verifier's: those that are not in the row, are no marks, and are not read here."""
 
     pieces: tuple[Piece, ...]
     reward: float | None
@@ -82,7 +82,7 @@ def numbers_of(fields: Mapping[str, Json]) -> dict[str, float]:
 
 
 def verifier_fields(answer: Mapping[str, Json], row: Mapping[str, Json]) -> dict[str, Json]:
-    """What of an answer is neither the row's, nor a mark, nor read here."""
+    """Return the fields of an answer that are not in the row, are no marks, and are not read here."""
     return {
         key: value
         for key, value in answer.items()
@@ -93,18 +93,18 @@ def verifier_fields(answer: Mapping[str, Json], row: Mapping[str, Json]) -> dict
 
 
 def read_result(answer: Mapping[str, Json], row: Mapping[str, Json]) -> Result:
-    """What an agent answered for this row. ValueError says what is wrong with it.
+    """Read an agent's answer for this row. ValueError describes the problem with it.
 
-    A failure may come without a response and without a reward; whatever else needs both.
+    A failure may lack a response and a reward; any other answer needs both.
     """
     failure = _failure(answer)
     response = answer.get("response")
     if not isinstance(response, dict) and failure is None:
         raise ValueError(f"'response' must be an object, found {response!r:.80}")
-    said = response if isinstance(response, dict) else {"output": []}
-    incomplete = _reason(said)
+    response_body = response if isinstance(response, dict) else {"output": []}
+    incomplete = _reason(response_body)
     return Result(
-        pieces=_with_totals(read_output(said.get("output")), said, incomplete),
+        pieces=_with_totals(read_output(response_body.get("output")), response_body, incomplete),
         reward=_reward(answer, needed=failure is None),
         incomplete=incomplete,
         failure=failure,
@@ -113,10 +113,10 @@ def read_result(answer: Mapping[str, Json], row: Mapping[str, Json]) -> Result:
 
 
 def with_answer(rollout: Rollout, answer: Mapping[str, Json], fields: Mapping[str, Json]) -> Rollout:
-    """The rollout that was recorded of an answer, with what of that has no other place."""
+    """Return the rollout of an answer, with the parts of the answer that have no other field."""
     own: dict[str, Json] = {"fields": dict(fields)} if fields else {}
-    told = msgspec.structs.replace(rollout, state={STATE: own})
-    ours, theirs = result_row(told), _unmarked(answer)
+    with_fields = msgspec.structs.replace(rollout, state={STATE: own})
+    ours, theirs = result_row(with_fields), _unmarked(answer)
     if is_number(theirs.get(REWARD)):
         theirs[REWARD] = ours[REWARD]  # it stands in the record, where another verdict may take its place
     rest = difference(ours, theirs)
@@ -126,7 +126,7 @@ def with_answer(rollout: Rollout, answer: Mapping[str, Json], fields: Mapping[st
 
 
 def result_row(rollout: Rollout) -> dict[str, Json]:
-    """The rollout as an agent would have answered, without marks: those are its place in a file."""
+    """Return the rollout as an agent would have answered, without marks, which belong to a line of a file."""
     row = rollout.task.data or {}
     own = _own_state(rollout)
     answer: dict[str, Json] = {
@@ -145,7 +145,7 @@ def result_row(rollout: Rollout) -> dict[str, Json]:
 
 
 def given_params(rollout: Rollout) -> dict[str, Json]:
-    """The row's parameters, with what was asked of the sampling; where a prompt made the input, with that."""
+    """Return the row's parameters with the requested sampling, and with the input that a prompt made, if any."""
     opening = [message for message in rollout.messages if message.origin == "task"]
     return asked_params(rollout.task.data or {}, rollout.policy.sampling, opening)
 
@@ -167,7 +167,7 @@ def _prompt_items(message: Message) -> list[dict[str, Json]]:
 
 
 def _plain(item: dict[str, Json]) -> dict[str, Json]:
-    """A message of a prompt, as short as it may be."""
+    """Return a message of a prompt in its shortest form."""
     return {key: value for key, value in item.items() if (key, value) != ("type", "message")}
 
 
@@ -175,8 +175,8 @@ def _failure(answer: Mapping[str, Json]) -> Failure | None:
     kind = answer.get(FAILURE_CLASS)
     if kind is None:
         return None
-    said = next((answer[key] for key in (JUDGE_ERROR, "error") if answer.get(key)), "")
-    message = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    reason = next((answer[key] for key in (JUDGE_ERROR, "error") if answer.get(key)), "")
+    message = reason if isinstance(reason, str) else msgspec.json.encode(reason).decode()
     return Failure(str(kind), answer.get(FAILURE_TERMINAL) is True, message or f"the agent said {kind}")
 
 
@@ -190,7 +190,7 @@ def _reward(answer: Mapping[str, Json], *, needed: bool) -> float | None:
 
 
 def is_number(value: Json) -> bool:
-    """Whether it is a finite number that a float can hold."""
+    """Return whether a value is a finite number that a float can hold."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
@@ -206,7 +206,9 @@ def _reason(response: Mapping[str, Json]) -> str | None:
 def _with_totals(
     pieces: list[Piece], response: Mapping[str, Json], incomplete: str | None
 ) -> tuple[Piece, ...]:
-    """The model calls with what is said of all of them: the model, the usage, and of the last one how it ended."""
+    """Return the pieces with the totals laid on the model calls: the model, the usage, and for the last call the
+    finish.
+    """
     calls = [piece.completion for piece in pieces if isinstance(piece, ModelTurn)]
     if not calls:
         return tuple(pieces)
@@ -214,7 +216,7 @@ def _with_totals(
     usages = shared(read_usage(response.get("usage")), calls)
     ended = ("length" if incomplete == LENGTH else incomplete) or calls[-1].finish
     finishes = [*(call.finish for call in calls[:-1]), ended]
-    told = (
+    model_turns = (
         ModelTurn(
             msgspec.structs.replace(
                 call, usage=usage, finish=finish, model=model if isinstance(model, str) else None
@@ -222,7 +224,7 @@ def _with_totals(
         )
         for call, usage, finish in zip(calls, usages, finishes, strict=True)
     )
-    return tuple(next(told) if isinstance(piece, ModelTurn) else piece for piece in pieces)
+    return tuple(next(model_turns) if isinstance(piece, ModelTurn) else piece for piece in pieces)
 
 
 def _response(rollout: Rollout) -> dict[str, Json]:
@@ -273,7 +275,7 @@ def _own_state(rollout: Rollout) -> dict[str, Json]:
 
 
 def _unmarked(answer: Mapping[str, Json]) -> dict[str, Json]:
-    """The answer without its marks, its logprobs as exact as a record has them."""
+    """Return the answer without its marks, with logprobs at the precision of a record."""
     kept = {key: value for key, value in answer.items() if not key.startswith(MARK)}
     response = kept.get("response")
     if isinstance(response, dict) and isinstance(response.get("output"), list):

@@ -1,9 +1,9 @@
-"""Reward profiles as NeMo Gym lays them out: `mean/ max/ min/ median/ std/<field>` of a task's rollouts and of an agent's.
+"""Reward profiles in NeMo Gym's layout: `mean/ max/ min/ median/ std/<field>` of a task's rollouts and of an agent's.
 
-The fields are the reward, the verifier's numbers and the usage. What is theirs alone is not a measurement: numbers of the task's row and
-marks are no fields here, and the usage does not take the place of a verifier's field. `pass@k/reward` is the expected best
-reward of k rollouts drawn from a task's, without bias and whatever their order, for the same tasks at every k: those whose
-rollouts are all there.
+The fields are the reward, the verifier's numbers and the usage. Unlike NeMo Gym's, they exclude values that are no
+measurements: numbers of the task's row and marks. The usage does not replace a verifier's field. `pass@k/reward` is
+the expected best reward of k rollouts drawn from a task's, unbiased and independent of their order, over the same
+tasks at every k: those whose rollouts are complete.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PERCENT = 100.0
 
 
 def numbers(answer: Mapping[str, Json], row: Mapping[str, Json]) -> dict[str, float]:
-    """What was measured in a rollout, by name."""
+    """Return the measurements of a rollout by name."""
     response = answer.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
-    found = dict(_numbers(usage)) if isinstance(usage, dict) else {}
+    measured = dict(_numbers(usage)) if isinstance(usage, dict) else {}
     own = {REWARD, *(key for key in answer if key not in row and not key.startswith("_ng_"))}
-    found |= {key: value for key, value in _numbers(answer) if key in own}
-    return found
+    measured |= {key: value for key, value in _numbers(answer) if key in own}
+    return measured
 
 
 def _numbers(fields: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
@@ -38,7 +38,7 @@ def _numbers(fields: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
 
 
 def described(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The statistics of each field; `std` has n − 1 in its denominator, and is 0 for one value."""
+    """Return the statistics of each field; `std` divides by n − 1, and is 0 for one value."""
     kinds: dict[str, Callable[[Sequence[float]], float]] = {
         "mean": statistics.fmean,
         "max": max,
@@ -55,7 +55,7 @@ def described(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def best_of(rewards: Sequence[float], k: int) -> float:
-    """The mean, over all k of these rewards, of the best among the k."""
+    """Return the mean, over all subsets of k rewards, of the best reward in the subset."""
     ordered = sorted(rewards)
     n = len(ordered)
     total, weight = (
@@ -82,7 +82,7 @@ class Columns:
 
 
 class TaskProfile(msgspec.Struct):
-    """A task under way."""
+    """The profile of the current task."""
 
     number: int
     sample: dict[str, Json]  # its input
@@ -93,7 +93,7 @@ class TaskProfile(msgspec.Struct):
         self.infos.append({"rollout_id": f"{self.number}:{rollout}", **measured})
 
     def entry(self) -> dict[str, Json]:
-        """The task's line, but for its number and its input."""
+        """Return the task's line without its number and its input."""
         columns = Columns()
         for info in self.infos:
             columns.add({key: value for key, value in info.items() if key != "rollout_id"})
@@ -112,7 +112,7 @@ class TaskProfile(msgspec.Struct):
 
 
 class AgentProfile:
-    """An agent's rollouts in all."""
+    """The profile of all of an agent's rollouts."""
 
     def __init__(self) -> None:
         self._columns = Columns()

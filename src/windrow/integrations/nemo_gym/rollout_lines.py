@@ -1,4 +1,6 @@
-"""The lines of NeMo Gym's rollouts and failures, also of files that were broken off: each attempt, or what is wrong with it."""
+"""The lines of NeMo Gym's rollouts and failures, including truncated files: each is an attempt, or a problem with the
+line.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def read_lines(path: Path, end: int | None = None) -> Iterator[ImportedAttempt | UnreadableLine]:
-    """The lines that begin before the byte `end`: whoever writes the file may still be writing."""
+    """Yield the lines that begin before the byte `end`: the file may still be growing."""
     offset = 0
     try:
         with path.open("rb") as file:

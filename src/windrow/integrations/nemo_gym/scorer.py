@@ -1,8 +1,9 @@
-"""The scorer `nemo-gym`: what NeMo Gym's verifiers say of an episode.
+"""The scorer `nemo-gym`: the verdict of NeMo Gym's verifiers on an episode.
 
-Without settings it tells what the server that played the episode has verified. With `head` or `url` it asks a
-resources server's `/verify`, from the record: so a run is judged anew, or what its judge could not judge. A verifier that
-needs the session of the episode cannot do that, and says so (`/reverify_mode`); `force` asks it all the same.
+Without settings it reports the verdict of the server that played the episode. With `head` or `url` it sends the
+record to the `/verify` of a resources server; so a run can be judged again, and so can episodes that a judge failed
+to judge. A verifier that needs the session of the episode cannot do that, and says so (`/reverify_mode`); `force`
+asks it all the same.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Verified(BaseScorer):
         state_fields = episode.state.get(STATE) if isinstance(episode.state, dict) else None
         recorded: dict[str, Json] = state_fields if isinstance(state_fields, dict) else {}
         if not self._asks:
-            return self._told(recorded)
+            return self._recorded_verdict(recorded)
         try:
             async with self._room:
                 return await self._verified(episode, recorded)
@@ -72,23 +73,23 @@ class Verified(BaseScorer):
         except WindrowError as problem:
             raise ScorerError(str(problem), kind=problem.kind, retryable=problem.retryable) from None
 
-    def _told(self, told: Mapping[str, Json]) -> Verdict:
-        """What was verified when the episode was played."""
-        if is_reward(told.get(REWARD)):
-            return self._verdict(told[REWARD], {})
+    def _recorded_verdict(self, recorded: Mapping[str, Json]) -> Verdict:
+        """Return the verdict from when the episode was played."""
+        if is_reward(recorded.get(REWARD)):
+            return self._verdict(recorded[REWARD], {})
         again = f"ask a verifier: windrow rescore RUN --failed-only --scorer {self.name}:http://HEAD"
-        if NEVER_JUDGED in told:
+        if NEVER_JUDGED in recorded:
             raise ScorerError(
-                f"the verifier's judge failed: {told[NEVER_JUDGED]}; {again}", kind="judge_failed"
+                f"the verifier's judge failed: {recorded[NEVER_JUDGED]}; {again}", kind="judge_failed"
             )
         raise ScorerError(f"no server has verified this episode; {again}", kind="not_verified")
 
-    async def _verified(self, episode: Episode, told: Mapping[str, Json]) -> Verdict:
+    async def _verified(self, episode: Episode, recorded: Mapping[str, Json]) -> Verdict:
         caller = Caller()
         await caller.open()
         try:
-            url = await self._url(agent_of(episode.task.data or {}) or told.get(PLAYED_BY))
-            mode = STATELESS if NEVER_JUDGED in told else await self._mode(caller, url)
+            url = await self._url(agent_of(episode.task.data or {}) or recorded.get(PLAYED_BY))
+            mode = STATELESS if NEVER_JUDGED in recorded else await self._mode(caller, url)
             if mode != STATELESS and not self.settings.get("force"):
                 raise ScorerError(
                     f"{url}/reverify_mode says {mode!r}, not {STATELESS!r}: its verdict may need what only the episode had. "

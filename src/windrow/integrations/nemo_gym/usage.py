@@ -1,4 +1,6 @@
-"""The usage of an episode, which NeMo Gym tells once for all its model calls: laid on them, and written again."""
+"""The usage of an episode, which NeMo Gym reports once for all model calls: divided among the calls, and summed up
+again.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ def written_usage(usage: Usage) -> dict[str, Json]:
 
 
 def shared(usage: Usage | None, calls: Sequence[Completion]) -> list[Usage | None]:
-    """The usage of an episode, by call: what the ids of each come to, where that makes up the whole; otherwise the last call
-    carries it, or rather the last that has no ids, whose own numbers it cannot contradict."""
+    """Divide the usage of an episode among its calls. If the token ids of all calls add up to the total, each call
+    gets its own count; otherwise the last call without ids carries the total, or else the last call.
+    """
     counts = [_ids(call) for call in calls]
     known_counts = [count for count in counts if count is not None]
     shares: list[Usage | None] = [None] * len(calls)
@@ -54,7 +57,7 @@ def shared(usage: Usage | None, calls: Sequence[Completion]) -> list[Usage | Non
 
 
 def _ids(call: Completion) -> tuple[int, int] | None:
-    """How many ids the prompt and the output of a call have, where they are known."""
+    """Return the number of ids in the prompt and the output of a call, if they are known."""
     tokens = call.tokens
     return None if tokens is None else (len(tokens.prompt_new) // ID_BYTES, len(tokens.output) // ID_BYTES)
 

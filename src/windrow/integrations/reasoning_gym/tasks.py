@@ -103,14 +103,17 @@ class Verifier(BaseScorer):
         )
         if line is None:
             return self._scores(0.0, False, {"cut": f"more than {self._cpu_s} s of processor time"})
-        found = msgspec.json.decode(line, type=_Found)
-        if found.error is not None:
+        verifier_answer = msgspec.json.decode(line, type=_VerifierAnswer)
+        if verifier_answer.error is not None:
             raise ScorerError(
-                f"scorer {self.name!r}: {task['dataset']} could not judge the answer: {found.error}",
+                f"scorer {self.name!r}: {task['dataset']} could not judge the answer: {verifier_answer.error}",
                 retryable=False,
             )
-        evidence = {"answer": found.said, **({"raised": found.raised} if found.raised else {})}
-        return self._scores(found.value, found.formed, evidence)
+        evidence = {
+            "answer": verifier_answer.said,
+            **({"raised": verifier_answer.raised} if verifier_answer.raised else {}),
+        }
+        return self._scores(verifier_answer.value, verifier_answer.formed, evidence)
 
     def _scores(self, value: float, formed: bool, evidence: Json) -> Verdict:
         return Verdict(
@@ -126,7 +129,7 @@ class Verifier(BaseScorer):
         )
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _VerifierAnswer(msgspec.Struct, frozen=True):
     value: float = 0.0
     formed: bool = False
     said: str | None = None
@@ -144,7 +147,9 @@ def _check_entry(row: Mapping[str, Json]) -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """Of the processes: what Python needs, and no keys. The hash seed and the threads are part of what they do."""
+    """Return the processes' environment: Python's needs and no keys. The hash seed and thread counts affect their
+    results.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -162,7 +167,7 @@ _verifiers = Processes(
 
 
 def open_tasks(path: str) -> tuple[SpooledRows, str]:
-    """The rows of `reasoning-gym:NAME,…?size=…&seed=…&PARAMETER=…`, and what the data set is called."""
+    """Return the rows of `reasoning-gym:NAME,…?size=…&seed=…&PARAMETER=…`, and the name of the data set."""
     address = parse_address(path)
     _check_installed(path)
     rows = SpooledRows(enumerate(_made(address, _order(address))), path, label="index")
@@ -170,7 +175,7 @@ def open_tasks(path: str) -> tuple[SpooledRows, str]:
 
 
 def _order(address: Address) -> dict[str, Json]:
-    """What the process is asked for. `NAME.PARAMETER` is of one data set, a parameter alone of all."""
+    """Return the request to the process. `NAME.PARAMETER` applies to one data set, a bare parameter to all."""
     names = address.name.split(",")
     common: dict[str, Json] = {}
     own: dict[str, dict[str, Json]] = {}
@@ -194,13 +199,13 @@ def _order(address: Address) -> dict[str, Json]:
 
 
 def _made(address: Address, order: Mapping[str, Json]) -> Iterator[Mapping[str, Any] | ValueError]:
-    """What the process makes of the order, row by row."""
-    with tempfile.TemporaryFile() as said:
+    """Yield the rows that the process makes for the order."""
+    with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", _WORKER, "rows"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             env=worker_environment(),
         )
         try:
@@ -215,22 +220,22 @@ def _made(address: Address, order: Mapping[str, Json]) -> Iterator[Mapping[str, 
             process.kill()
             process.wait()
         if code:
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            stderr.seek(0)
+            last = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
             raise UsageError(f"{address}: reasoning-gym ended with {code}: {last}")
 
 
-def _row(address: Address, found: Mapping[str, Any]) -> Mapping[str, Any] | ValueError:
-    if "row" in found:
-        row: Mapping[str, Any] = found["row"]
+def _row(address: Address, answer: Mapping[str, Any]) -> Mapping[str, Any] | ValueError:
+    if "row" in answer:
+        row: Mapping[str, Any] = answer["row"]
         return row
-    if "bad" in found:
-        return ValueError(found["bad"])
-    if "refused" in found:
-        raise UsageError(f"{address.package}:{found['refused']} refuses these parameters: {found['why']}")
-    of = f"{address.package}:{found['of']}" if "of" in found else address.package
-    what, unknown, known = found["what"], str(found["unknown"]), found["known"]
-    raise UsageError(f"{of} has no {what} {unknown!r}{nearest(unknown, known)} (known: {', '.join(known)})")
+    if "bad" in answer:
+        return ValueError(answer["bad"])
+    if "refused" in answer:
+        raise UsageError(f"{address.package}:{answer['refused']} refuses these parameters: {answer['why']}")
+    of = f"{address.package}:{answer['of']}" if "of" in answer else address.package
+    what, unknown, names = answer["what"], str(answer["unknown"]), answer["known"]
+    raise UsageError(f"{of} has no {what} {unknown!r}{nearest(unknown, names)} (known: {', '.join(names)})")
 
 
 def _check_installed(what: str) -> None:

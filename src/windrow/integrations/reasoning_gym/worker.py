@@ -49,7 +49,7 @@ _CHANGES = (
 
 
 def plain(value: Any, types: dict[str, str], path: str = "") -> Any:
-    """`value` as JSON; `types` is told where JSON has another type for it."""
+    """Return `value` as JSON; `types` records values that have another type in JSON."""
     if isinstance(value, dict):
         if value and all(type(key) is int for key in value):
             types[path] = "int keys"
@@ -77,7 +77,7 @@ def restored(value: Any, types: dict[str, str], path: str = "") -> Any:
 
 
 def parameters(factory: Any, name: str) -> list[str]:
-    """What may be set of a data set, beside its size and seed."""
+    """Return the parameters of a data set, without its size and seed."""
     fields = [field.name for field in dataclasses.fields(factory.DATASETS[name][1]) if field.init]
     return [field for field in fields if field not in ("seed", "size")]
 
@@ -144,7 +144,7 @@ def _row(
 
 
 def _seed(seed: int) -> None:
-    """Of the state that some generators share."""
+    """Seed the state that some generators share."""
     import numpy
 
     random.seed(seed)
@@ -201,7 +201,7 @@ def _scored(dataset: Any, answer: str | None, entry: dict[str, Any]) -> float:
 
 
 def fence(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: what a verifier has no reason to do."""
+    """Refuse, as an audit hook, operations that a verifier has no reason for."""
     writes = event == "open" and (
         any(letter in str(arguments[1] or "") for letter in "wax+")
         or (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
@@ -211,7 +211,7 @@ def fence(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _limit(kind: int, amount: int) -> None:
-    """Lower a soft limit, as far as the system knows of it and lets us."""
+    """Lower a soft limit, as far as the system supports and permits it."""
     _, hard = resource.getrlimit(kind)
     try:
         resource.setrlimit(kind, (amount if hard == resource.RLIM_INFINITY else min(amount, hard), hard))

@@ -92,13 +92,13 @@ class TextArena(Match):
         return {seat: Step(state=state)}
 
     async def forfeit(self, seat: int) -> Mapping[int, Step]:
-        """Who leaves has lost, as by an illegal move: -1; of two, the other has won: 1."""
+        """Give the leaving seat -1, as for an illegal move; in a game of two, the other seat gets 1."""
         self._over = True
         other = 1.0 if self.ctx.seats == 2 else 0.0
         return {who: Step(reward=-1.0 if who == seat else other) for who in range(self.ctx.seats)}
 
     def _ended(self) -> Mapping[int, Step]:
-        """The game's own rewards, and what it says last to each seat."""
+        """Return the game's own rewards, and its last message to each seat."""
         self._over = True
         rewards, infos = self._game.close()
         if not isinstance(rewards, Mapping):
@@ -118,17 +118,17 @@ class TextArena(Match):
         return steps
 
     def _objection(self, seat: int) -> str:
-        """What the game has against the move that was just made; the seat is told with what it sees next."""
+        """Return the game's objection to the last move; the seat reads it with its next observation."""
         seat_observations = self._state.observations.get(seat) or []
         admin_texts = [
             text for _, text, kind in seat_observations if getattr(kind, "name", "") == "GAME_ADMIN"
         ]
         return admin_texts[-1] if admin_texts else "an illegal move"
 
-    def _shown(self, seat: int, told: Sequence[tuple[int, str, Any]]) -> str:
-        """What a seat was told, each with who said it; its own moves it knows."""
+    def _shown(self, seat: int, messages: Sequence[tuple[int, str, Any]]) -> str:
+        """Return a seat's new messages, each with its sender; its own moves are left out."""
         lines = []
-        for sender, text, kind in told:
+        for sender, text, kind in messages:
             if sender == seat and getattr(kind, "name", "") == "PLAYER_ACTION":
                 continue
             who = "GAME" if sender == _GAME else self._state.role_mapping.get(sender, f"Player {sender}")
@@ -157,7 +157,7 @@ class Randomness:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Inside, the shared state is this game's; after it, it is again what it was."""
+        """Give the shared state to this game inside the context, and restore it afterwards."""
         outside = self._now()
         self._set(self._states)
         try:
@@ -178,7 +178,7 @@ class Randomness:
 
 
 def open_tasks(path: str) -> tuple[SpooledRows, str]:
-    """The rows of `textarena:ID?n=…&seed=…&players=…&OPTION=…`, and what the data set is called."""
+    """Return the rows of `textarena:ID?n=…&seed=…&players=…&OPTION=…`, and the name of the data set."""
     address = parse_address(path)
     address.refuse_unknown([*_OWN, *_options(address.name)])
     count, first = address.whole("n", ROWS, least=1), address.whole("seed", SEED, least=0)
@@ -211,7 +211,7 @@ def _made(game: str, kwargs: Mapping[str, Json]) -> Any:
 
 
 def _bare(game: Any) -> Any:
-    """The game without its wrappers: they repeat everything that was said in every observation."""
+    """Return the game without its wrappers, which repeat the whole conversation in every observation."""
     wrapper = _textarena().Wrapper
     while isinstance(game, wrapper):
         game = game.env
@@ -219,7 +219,7 @@ def _bare(game: Any) -> Any:
 
 
 def _options(game: str) -> list[str]:
-    """What may be set of this game."""
+    """Return the options of this game."""
     registry = _textarena().envs.registration.ENV_REGISTRY
     if game not in registry:
         games = sorted(name for name in registry if not name.endswith(("-raw", "-train")))
@@ -235,7 +235,7 @@ def _options(game: str) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _check_game(game: str, kwargs: bytes, players: int) -> None:
-    """Raise ValueError where this game cannot be set up for so many."""
+    """Raise ValueError if this game cannot be set up for this number of players."""
     options: dict[str, Json] = msgspec.json.decode(kwargs)
     try:
         known_options = _options(game)
@@ -266,5 +266,5 @@ def _said(text: str) -> dict[str, str]:
 
 
 def _line(problem: BaseException) -> str:
-    """In one line, and not all of it: a missing word list has a page to say."""
+    """Return the start of a message in one line: the message about a missing word list fills a page."""
     return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:300]

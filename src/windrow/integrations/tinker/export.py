@@ -1,6 +1,8 @@
-"""`tinker`: a run as tinker-cookbook's rollout summaries, a line a trajectory, and beside them its training datums.
+"""`tinker`: a run as tinker-cookbook's rollout summaries, one line per trajectory, and its training datums in a file
+beside them.
 
-Summaries need no tokens; datums are those of rollouts that were captured as tokens. Every sampled token has mask 1 in exactly one datum.
+Summaries need no tokens; datums come from rollouts that were captured as tokens. Every sampled token has mask 1 in
+exactly one datum.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def datums_beside(out: Path) -> Path:
 
 
 def _without_datums(rollout: Rollout) -> str | None:
-    """Why there is nothing to train on; None if there is."""
+    """Return the reason why a rollout has no datums; None if it has some."""
     if rollout.status not in ("completed", "truncated"):
         return "did not end well"
     if rollout.capture != "tokens":

@@ -15,7 +15,7 @@ from windrow.records import Json, Rollout
 
 
 def datums_of(rollout: Rollout, advantage: float, form: Form, notes: Counter[str]) -> list[dict[str, Json]]:
-    """One a training sequence: more than one where prompts did not grow from each other. Raises Invalid."""
+    """Return one datum per training sequence: several if prompts did not grow from each other. Raises Invalid."""
     masked = {number for number, turn in enumerate(rollout.turns) if is_masked(turn, form)}
     sequences = verified_sequences(rollout, notes)
     return [_row(rollout, sequence, advantage, masked) for sequence in sequences if len(sequence) > 1]

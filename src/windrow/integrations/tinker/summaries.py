@@ -28,7 +28,7 @@ STOPS: dict[Stop, str] = {  # their reasons; error and cancelled have none
 
 
 class Form(NamedTuple):
-    """What is said of all rollouts of an export, and how much of each."""
+    """The values that all lines of an export share, and the level of detail."""
 
     split: str | None = None
     iteration: int = 0
@@ -57,7 +57,9 @@ def summary_line(rollout: Rollout, form: Form) -> dict[str, Json]:
 
 
 def places(rollout: Rollout) -> dict[str, int]:
-    """Which trajectory of which group it is: by task and sample, the same whatever else is exported."""
+    """Return the group and trajectory numbers of a rollout, by task and sample; they do not depend on the rest of the
+    export.
+    """
     seats = rollout.seats or 1
     return {"group_idx": rollout.task.index, "traj_idx": rollout.sample * seats + (rollout.seat or 0)}
 
@@ -73,11 +75,11 @@ def is_masked(turn: Turn, form: Form) -> bool:
 def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
     turns = [turn for turn in rollout.turns if turn.role == "agent"]
     steps = []
-    for place, turn in enumerate(turns):
-        last = place == len(turns) - 1
+    for step_index, turn in enumerate(turns):
+        last = step_index == len(turns) - 1
         ob_len, ac_len = _lengths(turn)
         step: dict[str, Json] = {
-            "step_idx": place,
+            "step_idx": step_index,
             "ob_len": ob_len,
             "ac_len": ac_len,
             "reward": 0.0 if turn.reward is None else turn.reward,
@@ -104,7 +106,7 @@ def _metrics(rollout: Rollout, turn: Turn, form: Form, *, last: bool) -> dict[st
 
 
 def _lengths(turn: Turn) -> tuple[int | None, int | None]:
-    """Of prompt and reply, in tokens: as they were captured, else as the server counted, else unknown."""
+    """Return the lengths of prompt and reply in tokens: as captured, or else as the server counted, or else unknown."""
     if turn.tokens is not None:
         return turn.tokens.prefix + len(turn.tokens.prompt_new) // ID_BYTES, len(
             turn.tokens.output
@@ -119,7 +121,7 @@ def _step_of(version: str | None) -> int | None:
 
 
 def _origin(rollout: Rollout) -> dict[str, Json]:
-    """What their schema has no place for."""
+    """Return the values that their schema has no field for."""
     return {
         "rollout_id": rollout.id,
         "attempt": rollout.attempt,

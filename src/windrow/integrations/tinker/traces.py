@@ -1,7 +1,8 @@
-"""What happened in one step, as a `RolloutTrace`: prompt, policy_response, reward_data, env_state, extra.
+"""One step as a `RolloutTrace`: prompt, policy_response, reward_data, env_state, extra.
 
-All of it is read off the record, so every path has it: parse errors, limits and crashes too. Numbers stay numbers, and what is empty is
-left out. What scorers quote as evidence may be any text: it stands in `extra`, and `reward_data` has numbers alone.
+Everything is read from the record, so every ending has a trace: parse errors, limits and crashes too. Numbers stay
+numbers, and empty values are left out. The evidence of scorers may be any text: it stands in `extra`, and
+`reward_data` has numbers alone.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ def _content(message: Message) -> str | list[dict[str, Json]]:
 
 
 def _read(rollout: Rollout, turn: Turn) -> list[Message]:
-    """What the policy read."""
+    """Return the messages that the policy read."""
     if not all(0 <= start <= stop <= len(rollout.messages) for start, stop in turn.reads):
         raise IndexError("a turn reads messages that are not there")
     return [message for start, stop in turn.reads for message in rollout.messages[start:stop]]
 
 
 def _said(rollout: Rollout, turn: Turn) -> list[Message]:
-    """The policy's reply, and what it brought about: everything up to the next one. Empty where the call gave none."""
+    """Return the policy's reply and its results, up to the next reply. Empty if the call gave none."""
     if turn.writes is None:
         return []
     if not 0 <= turn.writes < len(rollout.messages):

@@ -1,7 +1,7 @@
-"""`trl`: rows of token ids, masks and logprobs for TRL's trainers, one JSON object a line, plain lists.
+"""`trl`: rows of token ids, masks and logprobs for TRL's trainers, one JSON object per line, with plain lists.
 
-A row is a training sequence: one a rollout, or several where its prompts did not grow from each other (`segment`). Every
-sampled token is trained in exactly one row.
+A row is a training sequence: one per rollout, or several if its prompts did not grow from each other (`segment`).
+Every sampled token is trained in exactly one row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`webgym`: the rollouts of one iteration as WebGym's trajectory file: plain data that `torch.load` reads with `weights_only=True`,
-or, in a file called .jsonl, a trajectory a line and the metadata in a file beside it, which needs no torch.
+"""`webgym`: the rollouts of one iteration as WebGym's trajectory file: plain data that `torch.load` reads with
+`weights_only=True`; or, in a file called .jsonl, one trajectory per line and the metadata in a file beside it, which
+needs no torch.
 
-In a directory the file is called as WebGym calls it. A .pt file is held in memory until it is written; JSON lines are not.
+In a directory the file gets WebGym's own name. A .pt file is held in memory until it is written; JSON lines are not.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _is_number(value: Any) -> bool:
 
 
 class _Pickled(Writer):
-    """Holds the trajectories, and gives them to torch in the end."""
+    """Collects the trajectories, and passes them to torch at the end."""
 
     def __init__(self, file: BinaryIO, metadata: dict[str, Json]) -> None:
         self._torch: Any = import_extra("torch", extra="torch", what="a .pt file (a .jsonl file does not)")

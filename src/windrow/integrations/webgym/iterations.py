@@ -1,4 +1,4 @@
-"""How the files of one iteration (pass) are called."""
+"""The names of the files of one iteration (pass)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windrow.store.rank_progress import collecting
 
 
 def rank_of(manifest: Manifest) -> int | None:
-    """Of a directory that is one rank's alone, its number."""
+    """Return the rank's number if a directory belongs to one rank alone."""
     ranks = collecting(manifest.ranks)
     return (
         ranks.present[0] if ranks is not None and ranks.world_size > 1 and len(ranks.present) == 1 else None

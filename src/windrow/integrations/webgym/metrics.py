@@ -1,7 +1,7 @@
 """WebGym's numbers, by its formulas, and honest ones beside them.
 
-Theirs leave crashed and blocked trajectories out of the denominator of success, so that what fails raises it. Ours are over all
-that was attempted, and every one of them says over how many.
+WebGym leaves crashed and blocked trajectories out of the denominator of success, so that failures raise it. Our
+numbers count all attempts, and each states its denominator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BANDS: Mapping[Band, tuple[int, int]] = {
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One action: its key, the length of the reply that it stood in, and what the reward says after it."""
+    """One action: its key, the length of its reply, and the reward after it."""
 
     key: str = NO_ACTION
     chars: int = 0
@@ -38,7 +38,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Trajectory(msgspec.Struct, frozen=True):
-    """The steps of an episode; and, for the honest numbers, how it ended and how hard its task was."""
+    """The steps of an episode; and, for the honest numbers, its ending and the difficulty of its task."""
 
     steps: tuple[Step, ...]
     outcome: str = ""
@@ -58,7 +58,7 @@ class Trajectory(msgspec.Struct, frozen=True):
 
 
 class WebGymMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What WebGym calls its rollout metrics, under its names. An empty set gives zeros."""
+    """WebGym's rollout metrics, under its names. An empty set gives zeros."""
 
     success_rate: float = 0.0
     avg_chars_per_response: float = 0.0
@@ -96,8 +96,9 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 def crashed(trajectory: Trajectory) -> bool:
-    """Whether theirs takes it for crashed: it has no step, begins at an invalid address, lacks an action, or is short and ends
-    with neither an answer nor a block."""
+    """Return whether WebGym counts a trajectory as crashed: it has no step, begins at an invalid address, lacks an
+    action, or is short and ends with neither an answer nor a block.
+    """
     steps = trajectory.steps
     if not steps or steps[0].key == INVALID_URL or any(step.key == NO_ACTION for step in steps):
         return True
@@ -110,9 +111,10 @@ def measure(
     chunk_size: int | None = None,
     bands: Mapping[Band, tuple[int, int]] = BANDS,
 ) -> Measurement:
-    """Both kinds of numbers in one pass: theirs over the last `chunk_size` trajectories that there are, ours over all.
+    """Compute both kinds of numbers in one pass: WebGym's over the last `chunk_size` trajectories, ours over all.
 
-    `bands` are ranges of difficulty, both ends included. A trajectory is held as a few numbers, and only for a window.
+    `bands` are ranges of difficulty, both ends included. A trajectory is held as a few numbers, and only for a
+    window.
     """
     honest = _Honest(bands)
     window: deque[_Counts] = deque(maxlen=chunk_size or 0)
@@ -130,7 +132,9 @@ def measure(
 
 
 class _Counts(NamedTuple):
-    """What a trajectory, or several, add to WebGym's sums; steps, characters and so on are of those that count."""
+    """The contribution of one or several trajectories to WebGym's sums; steps, characters and so on are of those that
+    count.
+    """
 
     trajectories: int = 0
     crashed: int = 0
@@ -174,7 +178,7 @@ def _theirs(sums: _Counts, total: int) -> WebGymMetrics:
 
 
 class _Honest:
-    """The honest numbers, as trajectories come."""
+    """The honest numbers, updated by each trajectory."""
 
     def __init__(self, bands: Mapping[Band, tuple[int, int]]) -> None:
         self._bands = bands

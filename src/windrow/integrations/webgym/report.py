@@ -1,4 +1,4 @@
-"""`windrow stats RUN --as webgym`: what WebGym's metrics say of a run, and what is honest beside them."""
+"""`windrow stats RUN --as webgym`: WebGym's metrics of a run, and the honest numbers beside them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WebGymReport(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
 
     def plain(self) -> dict[str, Json]:
-        """As JSON has it: every share with its rate."""
+        """Return the report as JSON, each share with its rate."""
         honest = self.measured.honest
         named = ("success", "success_of_graded", "blocked")
         by_difficulty = {band: _share(share) for band, share in honest.success_by_difficulty.items()}
@@ -52,7 +52,7 @@ class WebGymReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(run: str | Path, *, iteration: int | None = None) -> WebGymReport:
-    """Over the final attempts of a run. `iteration` None: over all that it has."""
+    """Report on the final attempts of a run: of one `iteration`, or of all if it is None."""
     wanted = Pass(Path(run), RunReader(run).manifest, iteration) if iteration is not None else None
     cancelled = 0
 

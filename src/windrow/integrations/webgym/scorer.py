@@ -1,12 +1,12 @@
-"""The scorer `webgym`: a judge looks at what an episode saw, and says whether the task was done.
+"""The scorer `webgym`: a judge looks at the pages of an episode, and decides whether the task was done.
 
-It asks, side by side: which screenshots matter (the last always does), whether a wall against robots kept the agent out,
-whether all that the answer claims is to be seen, and of each fact that the task rests on whether it is. The score is 1
-where the answer is grounded and every fact is there, else 0; each verdict is kept beside it, so that there is partial
-credit for who wants it. An episode without an answer is 0. What a judge does not say readably is asked for again, and
-then the grading has failed: it is never a 0, and never a 1.
+It asks concurrently: which screenshots matter (the last always does), whether a wall against robots kept the agent
+out, whether the pages show everything that the answer claims, and for each fact of the task whether they show it. The
+score is 1 if the answer is grounded and every fact is there, else 0; each verdict is recorded beside it and allows
+partial credit. An episode without an answer is 0. An unreadable reply of a judge is requested again, and then the
+grading fails: it is never a 0, and never a 1.
 
-It reads the record alone: a run is judged again without a browser.
+The scorer reads the record alone: a run can be judged again without a browser.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class View(msgspec.Struct, frozen=True):
-    """Something that the agent saw: a screenshot, or a page as text."""
+    """An observation of the agent: a screenshot, or a page as text."""
 
     number: int
     parts: list[Part]
@@ -124,7 +124,9 @@ class _Asking:
     async def verdicts(
         self, views: Sequence[View], answer: str
     ) -> tuple[bool, list[tuple[str, bool]], bool | None]:
-        """Whether the answer is grounded; of each fact, whether it is to be seen; whether the answer is the reference's."""
+        """Ask whether the answer is grounded, whether each fact is visible, and whether the answer equals the
+        reference.
+        """
         says, count = bool(answer.strip()), len(self._facts)
         asked = [self._ask(_FACT, views, f"fact {n}", fact=fact) for n, fact in enumerate(self._facts, 1)]
         if says:
@@ -157,9 +159,11 @@ class _Asking:
 
 
 def views_of(messages: Sequence[Message]) -> list[View]:
-    """What the agent saw, in order, from 1 on, each once in a row: screenshots, or where there are none, pages as text.
+    """Return the agent's observations in order, numbered from 1, without consecutive repeats: screenshots, or pages
+    as text if there are none.
 
-    What it was told of its own actions quotes it, and is no page: an answer must not be grounded in the agent's words.
+    Reports on the agent's own actions quote the agent, and are no pages: an answer must not be grounded in the
+    agent's words.
     """
     images = [[part for part in m.content if is_blob(part)] for m in messages if isinstance(m.content, list)]
     pictures = [parts for parts in images if parts]
@@ -176,7 +180,7 @@ def views_of(messages: Sequence[Message]) -> list[View]:
 
 
 def answer_of(episode: Episode) -> str | None:
-    """The answer that the agent gave with its last action, which the environment has put down; it may be empty."""
+    """Return the answer of the agent's last action, as the environment recorded it; it may be empty."""
     answer = episode.state.get("answer") if isinstance(episode.state, dict) else None
     return answer if isinstance(answer, str) else None
 
@@ -189,7 +193,7 @@ def instruction_of(task: Task) -> str:
 
 
 def facts_of(task: Task) -> list[str]:
-    """What a right answer rests on; where the row names nothing, that the task is done."""
+    """Return the facts that a right answer rests on; if the row names none, the fact that the task is done."""
     facts = task.get("facts")
     fact_texts = [fact for fact in facts if _text(fact)] if isinstance(facts, list) else []
     return fact_texts or ["What the task asks for has been done, all of it."]
@@ -204,7 +208,7 @@ def _text(value: Json) -> str | None:
 
 
 def _spread(views: Sequence[View], most: int) -> list[View]:
-    """At most so many, evenly from the first to the last."""
+    """Return at most so many items, evenly spread from the first to the last."""
     if len(views) <= most:
         return list(views)
     if most == 1:

@@ -1,9 +1,9 @@
-"""A rollout as WebGym's steps: what was seen, what was said, what was done, and what the reward says after it.
+"""A rollout as WebGym's steps: observation, reply, action, and the reward after it.
 
-A step is an action. A turn of the policy that took several gives one each; one whose reply held none, or none that could be read,
-is a `wait`, as theirs makes it. An attempt that failed ends with a step that has no action (`none`), one that had no valid address
-is nothing but `invalid_url`: those are what theirs takes for crashed. The reward is the rollout's, on its last step, and None where
-nobody judged it.
+A step is an action. A turn of the policy with several actions gives one step each; a turn without a readable action
+is a `wait`, as in WebGym. A failed attempt ends with a step that has no action (`none`), and an attempt without a
+valid address has the single step `invalid_url`: WebGym counts these as crashed. The reward is the rollout's, on its
+last step, and None if the rollout was not judged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCALE = 1000  # coordinates are thousandths of the screen
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What the policy saw before it acted: a screenshot is named by the hash of its content."""
+    """The policy's observation before an action: a screenshot is named by the hash of its content."""
 
     text: str = ""
     image: str | None = None
@@ -41,12 +41,12 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """One step, with its place among the turns."""
+    """One step, with the index of its turn."""
 
     turn: int | None
     key: str
     arguments: dict[str, Json] = {}
-    said: str = ""
+    reply: str = ""
     page: Page = Page()
     failed: str | None = None  # why it could not be done, or read
     blocked: bool = False
@@ -54,25 +54,25 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trajectory_of(rollout: Rollout) -> Trajectory | None:
-    """What the metrics need of a rollout; None: it was not played to an end."""
+    """Return the part of a rollout that the metrics need; None if it was not played to an end."""
     if rollout.status == "cancelled":
         return None
-    steps = [Step(step.key, len(step.said), step.reward, step.blocked) for step in steps_of(rollout)]
+    steps = [Step(step.key, len(step.reply), step.reward, step.blocked) for step in steps_of(rollout)]
     row = rollout.task.data or {}
     return Trajectory(tuple(steps), outcome_of(rollout), difficulty_of(row) if is_row(row) else None)
 
 
 def outcome_of(rollout: Rollout) -> str:
-    """How it ended, in one word or two."""
+    """Return the ending of a rollout in one word or two."""
     if rollout.status == "failed" and rollout.error is not None:
         return f"failed ({rollout.error.owner})"
     return "blocked" if _is_blocked(rollout.state) else rollout.stop
 
 
 def steps_of(rollout: Rollout, *, thousandths: bool = False) -> list[Taken]:
-    """The steps of a rollout, in their order. It has at least one, unless it ended well without a turn.
+    """Return the steps of a rollout in order. There is at least one, unless it ended well without a turn.
 
-    With `thousandths`, places on the screen were recorded as such; they are pixels otherwise.
+    With `thousandths`, positions on the screen were recorded as such; otherwise they are pixels.
     """
     if rollout.error is not None and rollout.error.kind == INVALID_URL:
         return [Taken(turn=None, key=INVALID_URL, failed=rollout.error.message, reward=None)]
@@ -98,14 +98,14 @@ def _taken(rollout: Rollout, thousandths: bool) -> Iterator[Taken]:
         blocked = _is_blocked(state)
         if not turn.tool_calls:
             yield Taken(
-                turn=number, key=WAIT, said=reply_text, page=page, failed=turn.parse_error, blocked=blocked
+                turn=number, key=WAIT, reply=reply_text, page=page, failed=turn.parse_error, blocked=blocked
             )
-        for place, call in enumerate(turn.tool_calls):
+        for call_index, call in enumerate(turn.tool_calls):
             yield Taken(
                 turn=number,
                 key=KEYS.get(call.name, call.name),
                 arguments=_arguments(call, (SCALE, SCALE) if thousandths else page.size),
-                said=reply_text if place == 0 else "",  # one reply, counted once
+                reply=reply_text if call_index == 0 else "",  # one reply, counted once
                 page=page,
                 failed=call.error,
                 blocked=blocked,
@@ -113,7 +113,7 @@ def _taken(rollout: Rollout, thousandths: bool) -> Iterator[Taken]:
 
 
 def _page(rollout: Rollout, turn: Turn, where: Mapping[str, Json]) -> Page:
-    """The last thing that was shown before the reply."""
+    """Return the last observation before the reply."""
     for index in (index for start, stop in reversed(turn.reads) for index in reversed(range(start, stop))):
         message = rollout.messages[index] if index < len(rollout.messages) else None
         if message is None or message.role not in ("user", "tool"):
@@ -127,7 +127,7 @@ def _page(rollout: Rollout, turn: Turn, where: Mapping[str, Json]) -> Page:
 
 
 def _said(rollout: Rollout, turn: Turn) -> str:
-    """The whole reply: thoughts, words, and calls as a model writes them."""
+    """Return the whole reply: reasoning, text, and calls as a model writes them."""
     if turn.writes is None or turn.writes >= len(rollout.messages):
         return ""
     message: Message = rollout.messages[turn.writes]
@@ -141,12 +141,14 @@ def _said(rollout: Rollout, turn: Turn) -> str:
 
 
 def _is_in_words(call: Call, text: str) -> bool:
-    """Whether the words of a reply hold the call: a model without calls of its own writes them so (`--tool-calls`)."""
+    """Return whether the text of a reply holds the call: a model without native calls writes them so
+    (`--tool-calls`).
+    """
     return (call.name in text and call.arguments in text) or any(mark in text for mark in CALL_MARKS)
 
 
 def _arguments(call: ToolCall, size: tuple[int, int] | None) -> dict[str, Json]:
-    """The arguments under the names that theirs gives them."""
+    """Return the arguments under the names that WebGym gives them."""
     given: dict[str, Json] = (
         dict(call.arguments) if isinstance(call.arguments, dict) else {"raw": call.arguments}
     )

@@ -30,8 +30,9 @@ Trajectory = list[dict[str, Json]]
 
 
 class TrajectoryMaker:
-    """Makes rollouts of a run into trajectories, one after another. `image_root` is put before the paths of screenshots, which are
-    relative to the run directory otherwise."""
+    """Makes trajectories of the rollouts of a run. `image_root` is prepended to the paths of screenshots, which are
+    otherwise relative to the run directory.
+    """
 
     def __init__(self, manifest: Manifest, *, image_root: str = "") -> None:
         of = manifest.behaviour.of
@@ -84,7 +85,7 @@ class TrajectoryMaker:
                 "action": {"key": step.key, "arguments": step.arguments},
                 "action_string": _words(step),
             },
-            "response": {"raw_response": step.said, "answering_tokens": {}, "raw_prompt": ""},
+            "response": {"raw_response": step.reply, "answering_tokens": {}, "raw_prompt": ""},
             "reward": {
                 "reward": step.reward,
                 "evaluation": _evaluation(rollout) if final else "",
@@ -102,7 +103,7 @@ class TrajectoryMaker:
 
 
 def metadata_of(manifest: Manifest, iteration: int, rank: int | None) -> dict[str, Json]:
-    """What a trajectory file says of itself. The time is the run's, so that the same run gives the same bytes."""
+    """Return the metadata of a trajectory file. The time is the run's, so that the same run gives the same bytes."""
     config = manifest.config
     return {
         "solution_model": (config.get("policy") or {}).get("model"),
@@ -141,7 +142,7 @@ def _words(step: Taken) -> str:
 
 
 def _evaluation(rollout: Rollout) -> str:
-    """What the scorers said, a line each; why there is no reward, where there is none."""
+    """Return the scorers' verdicts, one line each; or the reason why there is no reward."""
     if rollout.reward is None:
         why = rollout.error.message if rollout.error is not None else f"grade: {rollout.grade}"
         return f"not judged ({why})"
