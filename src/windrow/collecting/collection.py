@@ -158,7 +158,7 @@ class Collection:
         """Write metrics.json from what is on disk. The rollouts are safe by now: whatever fails here is a warning."""
         if self.directory is None:
             return
-        self.progress.phase = "aggregating"
+        self.progress.begin("aggregating")
         warnings: list[str] = []
         try:
             self.metrics = await asyncio.to_thread(self._measure, self.directory, warnings.append)

@@ -97,7 +97,7 @@ class Delivery:
         if rollout.grade != "pending" or self._control.cancelled:
             return rollout
         graded = await self._grading.grade(_with_task(rollout, slot))
-        self._progress.judge(graded)
+        self._progress.count_verdict(graded)
         return graded
 
     async def _settle(self, slot: Slot, rollouts: list[Rollout], groups: Groups) -> None:
@@ -117,7 +117,7 @@ class Delivery:
             fresh = [judged.get(rollout.key, rollout) for rollout in fresh]
             for rollout in fresh:
                 if rollout.key in judged:
-                    self._progress.judge(rollout)
+                    self._progress.count_verdict(rollout)
         if judged_together:
             await self._deliver(fresh)
         if group is not None and self._events.wants(GroupReady) and is_graded(group):
