@@ -1,4 +1,4 @@
-"""Executing a call: services are up, leftovers are graded, then the pending slots run."""
+"""Executing a call: services are started, rollouts that earlier calls left ungraded are graded, then the pending slots run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Execution:
 
     async def run(self) -> None:
         async with self._services_up():
-            if self._resolved.services and self._control.stopping:  # there may be nobody to ask
+            if self._resolved.services and self._control.stopping:  # the services may not be up
                 return
             async with self._grading.open(self._control, self._collection.warn):
                 await self._grade_leftovers()
@@ -205,7 +205,7 @@ class _Execution:
         if directory is not None and directory.manifest is not None:
             generation = directory.manifest.grading
         return CollectGrading(
-            resolved.judging,
+            resolved.run_scorers,
             resolved.run,
             collection.resume_state,
             collection.groups,
