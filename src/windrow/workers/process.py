@@ -20,7 +20,7 @@ from windrow.workers.messages import (
     Finish,
     Ready,
     Report,
-    Run,
+    RunSlots,
     Start,
     open_channel,
 )
@@ -88,10 +88,10 @@ class WorkerProcess:
     def lease(self, slots: Sequence[Slot]) -> None:
         if slots:
             self.leased.update((slot.number, slot) for slot in slots)
-            self.order(Run.of(slots))
+            self.order(RunSlots.of(slots))
 
-    def order(self, order: Run | Finish | Cancel) -> None:
-        self.dismissed = self.dismissed or not isinstance(order, Run)
+    def order(self, order: RunSlots | Finish | Cancel) -> None:
+        self.dismissed = self.dismissed or not isinstance(order, RunSlots)
         if self._channel is not None:
             self.cancelled = self.cancelled or isinstance(order, Cancel)
             self._channel.post(order)
