@@ -11,7 +11,7 @@ import msgspec
 
 from windrow.cli.text import counts_text
 from windrow.errors import UsageError
-from windrow.exports.tokens.drift import Drift, Reading
+from windrow.exports.tokens.drift import Drift, DriftCounter
 from windrow.exports.tokens.forks import REASONS, Fork, forks
 from windrow.exports.tokens.linking import Merging
 from windrow.exports.tokens.sequences import Forest, TrainingSequence, planted
@@ -44,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     merging = merging_of(arguments)
     decode = read_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None
     if arguments.id is None:
-        reading = Reading(merging)
+        counter = DriftCounter(merging)
         for rollout in load(arguments.run):
-            reading.add(rollout)
-        report = reading.report()
+            counter.add(rollout)
+        report = counter.report()
         print(msgspec.json.encode(report).decode() if arguments.json else table(arguments.run, report))
         return 0
     matching = [rollout for rollout in load(arguments.run) if rollout.id.startswith(arguments.id)]

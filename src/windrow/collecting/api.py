@@ -72,12 +72,12 @@ def collect(
     stays, and the same call continues.
     """
 
-    def resolved() -> ResolvedRun:
+    def resolve_run() -> ResolvedRun:
         overrides, named = _overrides(tasks, policy, env, agent, scorers, tools)
         files = [config] if isinstance(config, str | Path) else list(config)
         return resolve(load_config(files, {**options, **named}, sets), overrides)
 
-    def opened(run: ResolvedRun) -> Collection:
+    def open_run(run: ResolvedRun) -> Collection:
         return open_collection(
             run,
             overwrite=overwrite,
@@ -87,15 +87,15 @@ def collect(
             on_warning=on_warning,
         )
 
-    def item(event: Event) -> Rollout | RolloutGroup | None:
+    def item_of(event: Event) -> Rollout | RolloutGroup | None:
         if isinstance(event, GroupReady):
             return event.group
         return event.rollout if isinstance(event, RolloutReady) and not groups else None
 
     return Collected(
-        resolved,
-        opened,
-        item,
+        resolve_run,
+        open_run,
+        item_of,
         wanted=GroupReady if groups else RolloutReady,
         on_commit=on_commit,
         on_progress=on_progress,
@@ -125,20 +125,20 @@ async def run_examples(
         named["out"] = str(store)
     by_group: dict[str, Row] = {}
 
-    def resolved() -> ResolvedRun:
+    def resolve_run() -> ResolvedRun:
         return resolve(load_config((), {**options, **named}), overrides)
 
-    def opened(run: ResolvedRun) -> Collection:
+    def open_run(run: ResolvedRun) -> Collection:
         collection = open_collection(run, stored=store is not None, semaphore=semaphore)
-        # A run that goes on numbers its tasks as it did at first; here the rows count, of which a rank has its share.
+        # A resumed run keeps the task numbers of its first call, so rows are found by those of this call; a rank has its share.
         tasks = collection.resolved.tasks if collection.resolved.rank is None else collection.plan.tasks
         by_group.update({collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))})
         return collection
 
-    def item(event: Event) -> Rollout | None:
+    def item_of(event: Event) -> Rollout | None:
         return event.rollout if isinstance(event, RolloutReady) and event.settled else None
 
-    async with aclosing(Collected(resolved, opened, item, wanted=RolloutReady)) as collected:
+    async with aclosing(Collected(resolve_run, open_run, item_of, wanted=RolloutReady)) as collected:
         async for rollout in collected:
             yield by_group[rollout.group], rollout
 
@@ -151,19 +151,19 @@ class Collected(AsyncIterator[Item], Generic[Item]):
 
     def __init__(
         self,
-        resolved: Callable[[], ResolvedRun],
-        opened: Callable[[ResolvedRun], Collection],
-        item: Callable[[Event], Item | None],
+        resolve_run: Callable[[], ResolvedRun],
+        open_run: Callable[[ResolvedRun], Collection],
+        item_of: Callable[[Event], Item | None],
         *,
         wanted: type[Event],
         on_commit: OnCommit | None = None,
         on_progress: OnProgress | None = None,
         aggregate: bool = False,
     ) -> None:
-        """`item` is what the caller gets of an event, None if nothing."""
-        self._resolved = resolved
-        self._opened = opened
-        self._item = item
+        """`item_of` is what the caller gets of an event, None if nothing. `wanted` is the kind of event that has it."""
+        self._resolve_run = resolve_run
+        self._open_run = open_run
+        self._item_of = item_of
         self._wanted = wanted
         self._callbacks = on_commit, on_progress
         self._aggregate = aggregate
@@ -171,14 +171,14 @@ class Collected(AsyncIterator[Item], Generic[Item]):
 
     async def __anext__(self) -> Item:
         if self._run is None:
-            resolved = self._resolved()
+            resolved = self._resolve_run()
             await _abandoned_runs_ended(resolved.out)
-            collection = self._opened(resolved)
+            collection = self._open_run(resolved)
             callbacks = Callbacks(collection.warn, *self._callbacks)
             self._run = _Run(collection, callbacks, self._wanted, aggregate=self._aggregate)
         try:
             while True:
-                item = self._item(await self._run.next_event())
+                item = self._item_of(await self._run.next_event())
                 if item is not None:
                     return item
         except asyncio.CancelledError:

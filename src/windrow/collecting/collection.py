@@ -83,7 +83,7 @@ class Collection:
         self.metrics: Metrics | None = None  # of metrics.json, without its tasks, once it is written
         self._on_warning = on_warning
         self._planned_by_agent: Mapping[str, int] = {}
-        groups = groups or any(isinstance(scorer, GroupScorer) for scorer in resolved.judging.scorers)
+        groups = groups or any(isinstance(scorer, GroupScorer) for scorer in resolved.run_scorers.scorers)
         self.sink: Sink = UnstoredSink()
         self.grading_sink: GradingSink | None = None
         self.judgements: Judgements | None = None
@@ -158,7 +158,7 @@ class Collection:
         """Write metrics.json from what is on disk. The rollouts are safe by now: whatever fails here is a warning."""
         if self.directory is None:
             return
-        self.progress.phase = "aggregating"
+        self.progress.begin("aggregating")
         warnings: list[str] = []
         try:
             self.metrics = await asyncio.to_thread(self._measure, self.directory, warnings.append)
@@ -234,7 +234,7 @@ class Collection:
         self.sink = directory.rollout_sink(self.resolved.redactor, self.resume_state.indexes[log.path.name])
         self.resume_state.indexes.clear()
         self.grading_sink = GradingSink(directory.open_scores(), self.resolved.redactor)
-        if self.resolved.judging.models:
+        if self.resolved.run_scorers.models:
             self.judgements = Judgements(directory.open_judgements(), self.resolved.redactor)
 
 

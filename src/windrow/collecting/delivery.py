@@ -1,6 +1,6 @@
-"""From the disk to the reader: attempts are counted, graded, and become events.
+"""Delivery: attempts that are on disk are counted, graded, and put into the stream of events.
 
-Where a group is judged as a whole, its rollouts wait until it is: their reward is open until then.
+Where group scorers judge a whole group, its rollouts are held back until they have: their reward is not known before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from windrow.util.freeze import copied_task
 
 
 class Delivery:
-    """The observer of a run's attempts (`engine/commit_queue.py: AttemptObserver`)."""
+    """What happens to each attempt after its end. It implements `AttemptObserver` (`engine/commit_queue.py`)."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Delivery:
         if rollout.grade != "pending" or self._control.cancelled:
             return rollout
         graded = await self._grading.grade(_with_task(rollout, slot))
-        self._progress.judge(graded)
+        self._progress.count_verdict(graded)
         return graded
 
     async def _settle(self, slot: Slot, rollouts: list[Rollout], groups: GroupTracker) -> None:
@@ -117,7 +117,7 @@ class Delivery:
             fresh = [judged.get(rollout.key, rollout) for rollout in fresh]
             for rollout in fresh:
                 if rollout.key in judged:
-                    self._progress.judge(rollout)
+                    self._progress.count_verdict(rollout)
         if judged_together:
             await self._deliver(fresh)
         if group is not None and self._events.wants(GroupReady) and is_graded(group):

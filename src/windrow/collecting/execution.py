@@ -1,4 +1,4 @@
-"""Executing a call: services are up, leftovers are graded, then the pending slots run."""
+"""Executing a call: services are started, rollouts that earlier calls left ungraded are graded, then the pending slots run."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ async def execute(collection: Collection, control: Control, events: EventStream)
 
 
 class _Execution:
+    """One call: what it grades and runs, with the objects that its steps share."""
+
     def __init__(
         self, collection: Collection, control: Control, stop_conditions: StopConditions, events: EventStream
     ) -> None:
@@ -65,7 +67,7 @@ class _Execution:
 
     async def run(self) -> None:
         async with self._services_up():
-            if self._resolved.services and self._control.stopping:  # there may be nobody to ask
+            if self._resolved.services and self._control.stopping:  # the services may not be up
                 return
             async with self._grading.open(self._control, self._collection.warn):
                 await self._grade_leftovers()
@@ -76,7 +78,7 @@ class _Execution:
         """Inside, the run's services are up, unless the run is stopped while it waits for them."""
 
         async def waiting(names: Sequence[str]) -> None:
-            self._progress.phase, self._progress.waiting_for = "serving", tuple(names)
+            self._progress.begin("serving", waiting_for=tuple(names))
             await self._show_progress()
 
         if not self._resolved.services:
@@ -94,7 +96,7 @@ class _Execution:
 
     async def _grade_leftovers(self) -> None:
         if self._collection.to_grade:
-            self._progress.phase = "grading"
+            self._progress.begin("grading")
             await self._grading.grade_leftovers(
                 self._control, self._progress, self._show_progress, self._show_group
             )
@@ -110,14 +112,14 @@ class _Execution:
     async def _run_pending(self) -> None:
         if not self._collection.ledger.pending_count:
             return
-        self._progress.phase = "opening"
+        self._progress.begin("opening")
         try:
             if self._resolved.run.workers > 1:  # each of them opens a context of its own
                 await self._run_slots()
             else:
                 await self._run_here()
         finally:
-            self._progress.end()
+            self._progress.end_running()
         await self._show_progress()
 
     async def _run_here(self) -> None:
@@ -128,7 +130,7 @@ class _Execution:
             with self._control.cancellable():
                 blobs = collection.directory.blobs if collection.directory is not None else None
                 await context.open(collection.warn, blobs)
-            self._progress.run()
+            self._progress.begin("running")
             await self._run_slots()
         except asyncio.CancelledError:
             if not self._control.absorb():
@@ -189,13 +191,13 @@ class _Execution:
 
         pending = self._collection.plan.pending(self._collection.ledger)
 
-        def following() -> Slot | None:
+        def next_slot() -> Slot | None:
             slot = next(pending, None)
             while slot is not None and resume_state.has_verdicts(slot):
                 slot = retried(slot)
             return slot
 
-        return SlotQueue(following, limits=limits, names=names)
+        return SlotQueue(next_slot, limits=limits, names=names)
 
     def _make_grading(self) -> CollectGrading:
         resolved, collection = self._resolved, self._collection
@@ -203,7 +205,7 @@ class _Execution:
         if directory is not None and directory.manifest is not None:
             generation = directory.manifest.grading
         return CollectGrading(
-            resolved.judging,
+            resolved.run_scorers,
             resolved.run,
             collection.resume_state,
             collection.groups,

@@ -1,4 +1,4 @@
-"""The grading of one collect call: first what earlier calls left ungraded, then what this call commits.
+"""The grading of one `collect` call: first rollouts that earlier calls left ungraded, then those that this call commits.
 
 The resume state says which verdicts a rollout of an earlier call lacks, and counts what is still ungraded.
 """

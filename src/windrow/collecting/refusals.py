@@ -1,4 +1,4 @@
-"""Refusals: settings that do not fit together, or that nothing would heed, are refused before anything is sent.
+"""Refusals: settings that contradict each other, or that the run would ignore, are refused before anything is sent.
 
 Each function looks at one combination and raises a `UsageError` that says what to change.
 """

@@ -50,16 +50,16 @@ DEFAULT_CONCURRENCY = 64
 
 
 class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run before its first request: everything that a call needs, made and checked."""
+    """A run before its first request: everything that a call needs, checked. Nothing is open yet."""
 
     loaded: LoadedConfig  # the whole configuration, with what the rows imply
-    run: RunConfig  # of what ranks share, the part of this call
+    run: RunConfig  # the same, with only this rank's share of concurrency, rates and budgets
     source: Source
-    scan_index: ScanIndex | None  # of the source, to be kept beside the run
+    scan_index: ScanIndex | None  # what the pass over the source has found, to be kept in the run directory
     task_selector: TaskSelector
     selected: SelectedTasks
     context: RunContext
-    judging: RunScorers
+    run_scorers: RunScorers
     behaviour: Fingerprint
     grading: Fingerprint | None
     code: dict[str, str]
@@ -68,10 +68,8 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     services: tuple[Service, ...] = ()
     matches: bool = False  # whether some episodes have several seats
-    agent_names: frozenset[str] = (
-        frozenset()
-    )  # the names under which the agent plays, where the rows give them
-    rank: Rank | None = None  # which of the tasks are for others
+    agent_names: frozenset[str] = frozenset()  # under which the agent plays, where the rows give them
+    rank: Rank | None = None  # None where this call collects everything
 
     @property
     def tasks(self) -> Selection:
@@ -82,7 +80,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.selected.draw
 
     def continuing(self, before: Manifest | None) -> ResolvedRun:
-        """With the tasks that this pass of the run was begun with, if they were chosen by what may have changed since."""
+        """The same run with the tasks that it drew when it was begun: what they were drawn by may have changed since."""
         if self.selected.draw is None or before is None:
             return self
         return msgspec.structs.replace(self, selected=self.task_selector.select(self.source, before))
@@ -93,9 +91,9 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
         return WorkerSpec(
             run=self.run,
             origins=self.loaded.origins,
-            scorers=[(scorer_config(scorer), scorer.env) for scorer in self.judging.scorers],
+            scorers=[(scorer_config(scorer), scorer.env) for scorer in self.run_scorers.scorers],
             behaviour=self.behaviour.hash,
-            grading=self.judging.fingerprint,
+            grading=self.run_scorers.fingerprint,
             addresses=addresses(self.services),
         )
 
@@ -145,7 +143,7 @@ def _resolve(
     refuse_unusable_scorers(run, components, scorers)
     models = scorer_models(scorers, run, redactor, overrides.models)
     grading = grading_fingerprint(scorers, models)
-    judging = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
+    run_scorers = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash if grading else None)
     behaviour = behaviour_fingerprint(settled, components, survey.source)
     selected = task_selector.select(survey.source)
     count = len(selected.tasks)
@@ -162,10 +160,10 @@ def _resolve(
             settled,
             scorers=scorers,
             behaviour=behaviour.hash,
-            grading=judging.fingerprint,
+            grading=run_scorers.fingerprint,
             redact=redactor.add,
         ),
-        judging=judging,
+        run_scorers=run_scorers,
         behaviour=behaviour,
         grading=grading,
         code=code_hashes(components.env, components.agent, scorers, components.functions),
@@ -180,9 +178,9 @@ def _resolve(
 
 
 def _concurrency(run: RunConfig, policy: Policy, rank: Rank | None) -> int:
-    """How many episodes run at a time; the most there can be, where that is found out (`auto`).
+    """How many episodes run at a time; with `auto`, how many may run at most.
 
-    Ranks share them, but not what a policy of each rank's own bears.
+    Ranks share the number, but not the default of a policy that each rank has for itself.
     """
     if run.concurrency is None and policy.default_concurrency is not None:
         return policy.default_concurrency
@@ -212,7 +210,7 @@ def _choose_scorers(
 
 
 def _earlier_runs(run: RunConfig, rows: OpenedRows, components: Components, rank: Rank | None) -> list[Path]:
-    """The runs that may have kept what a pass over the same rows has found; the fingerprint is not known yet."""
+    """The runs whose index of the same rows may save a pass over them; the fingerprint is not known yet."""
     if run.out:
         return [run_at(expand(run.out, where="out"), rank.number if rank is not None else 0)]
     return runs_called(run_name(rows.name, rows.split, components.policy.model))

@@ -93,7 +93,7 @@ async def run_into(
     """Run an opened collection to its end, or until `control` stops it; its events go into `events`, which is closed then.
 
     After a run that was not stopped, `aggregate` writes metrics.json, and the trackers get the run. A rank has only its
-    share, so it tells no tracker; `merged_later` says that the caller merges the ranks and tells them then.
+    share and sends it to no tracker; with `merged_later`, the caller merges the ranks and sends the whole run then.
     """
     if collection.path is not None:
         for message in filter(None, map(missing, trackers_of(collection.resolved.run.track))):
@@ -113,7 +113,7 @@ async def run_into(
 
 
 async def _track(collection: Collection, control: Control) -> None:
-    """Tell trackers of a run that was not stopped. Its lock is free by then: an upload may take its time."""
+    """Send a run that was not stopped to its trackers. Its lock is free by then: an upload may take its time."""
     run, path, rank = collection.resolved.run, collection.path, collection.resolved.rank
     if path is None or control.stopping or not (trackers := trackers_of(run.track)):
         return
@@ -124,7 +124,7 @@ async def _track(collection: Collection, control: Control) -> None:
                 f"{path} --track {trackers[0].name}"
             )
         return
-    collection.progress.phase = "tracking"
+    collection.progress.begin("tracking")
     sending = track(
         path,
         trackers,

@@ -7,10 +7,10 @@ from collections import deque
 
 
 class Backlog:
-    """A semaphore whose places are given back by the batch.
+    """A semaphore that is released by the batch.
 
-    `asyncio.Semaphore` looks past every waiter that it has already woken for each place that is given back, so a batch of
-    four hundred costs tens of thousands of looks.
+    `asyncio.Semaphore` walks past every waiter that it has already woken at each release, so a batch of four hundred costs
+    tens of thousands of steps.
     """
 
     def __init__(self, size: int) -> None:
@@ -18,7 +18,7 @@ class Backlog:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        """Take a place, in the order in which they are asked for; wait where there is none."""
+        """Wait until there is room, first come, first served, and take it."""
         if self._free:
             self._free -= 1
             return
@@ -27,12 +27,12 @@ class Backlog:
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # the place was given before the cancellation came
+            if not waiter.cancelled():  # room was given before the cancellation came
                 self.leave(1)
             raise
 
     def leave(self, count: int) -> None:
-        """Give back `count` places: those who wait get them first, and those who have stopped waiting are passed over."""
+        """Give room back for `count`: those who wait get it first, and those who have stopped waiting are passed over."""
         while count and self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

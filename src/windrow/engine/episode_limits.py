@@ -55,7 +55,7 @@ class EpisodeLimits:
         if limit is not None and recorder.tool_call_count + count > limit:
             recorder.outcome.end("truncated", "max_tool_calls")
             return False
-        recorder.tool_call_count += count
+        recorder.count_tool_calls(count)
         return True
 
     def check_acts(self) -> None:

@@ -62,6 +62,10 @@ class EpisodeOutcome:
         """Take the end back: only the running environment can score the episode, so the attempt has to be repeated."""
         self.status = self.stop = self.error = self.reason = None
 
-    def interrupt_scorers(self) -> None:
-        """Keep how the episode ended: scorers can judge the record later."""
+    def grade_later(self) -> None:
+        """Keep how the episode ended: scorers can judge the record after the commit."""
         self.grade = "pending"
+
+    def mark_graded(self) -> None:
+        """Every scorer of the episode has given its verdict."""
+        self.grade = "graded"

@@ -35,9 +35,9 @@ async def score_episode(
             if not await _apply_scorers(context, setup, recorder, env_score):
                 return
     if len(setup.before_commit) < len(setup.scorers):
-        recorder.outcome.grade = "pending"
+        recorder.outcome.grade_later()
     elif recorder.scores or recorder.has_step_rewards():
-        recorder.outcome.grade = "graded"
+        recorder.outcome.mark_graded()
 
 
 async def _apply_scorers(
@@ -59,7 +59,7 @@ async def _apply_scorers(
         if owner == "env":
             recorder.outcome.interrupt_env_scoring()
         else:
-            recorder.outcome.interrupt_scorers()
+            recorder.outcome.grade_later()
         raise
     except BaseException as problem:
         if is_ours(problem):

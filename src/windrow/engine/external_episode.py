@@ -70,6 +70,6 @@ def _record_message(recorder: Recorder, message: Message, open_calls: OpenCalls)
             started_at=0.0,
             seconds=0.0,
         )
-        recorder.tool_call_count += 1
+        recorder.count_tool_calls(1)
         recorder.tools_ran([tool_call], 0.0, turn)
     recorder.add([message], "tool" if message.role == "tool" else "env")

@@ -47,11 +47,14 @@ class Progress(msgspec.Struct):
             self, failures=dict(self.failures), examples=dict(self.examples), left=dict(self.left)
         )
 
-    def run(self) -> None:
-        """Rollouts may run from now on."""
-        self.phase, self.running_since = "running", time.monotonic()
+    def begin(self, phase: Phase, *, waiting_for: tuple[str, ...] = ()) -> None:
+        """The call begins with something else. In the phase "running", rollouts run from now on."""
+        self.phase = phase
+        self.waiting_for = waiting_for
+        if phase == "running":
+            self.running_since = time.monotonic()
 
-    def end(self) -> None:
+    def end_running(self) -> None:
         """No rollout runs any more."""
         self.running_until = time.monotonic()
 
@@ -69,11 +72,11 @@ class Progress(msgspec.Struct):
         for outcome in outcomes:
             self.tokens += outcome.usage.completion_tokens
             if first.status != "failed":
-                self.judge(outcome)
+                self.count_verdict(outcome)
         if first.status == "failed":
-            self.judge(cause_of(outcomes))
+            self.count_verdict(cause_of(outcomes))
 
-    def judge(self, outcome: Outcome) -> None:
+    def count_verdict(self, outcome: Outcome) -> None:
         """Count a verdict, or what stood in its way; what is pending is counted once it is graded."""
         if outcome.grade == "pending":
             return

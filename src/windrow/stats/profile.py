@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from windrow.errors import UsageError
-from windrow.stats.clusters import Clusters, Groups, Rows, Variety
+from windrow.stats.clusters import Clusters, GroupNumbers, GroupVariety, Variety
 from windrow.stats.final_attempts import LocatedAttempt, final_attempts
 from windrow.stats.tally import PASS_REWARD, counted_rewards
 from windrow.stats.task_table import GroupMetrics, TaskTable, decode_task_names
@@ -66,7 +66,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     learnable: Range
     bands: dict[Band, int]
     histogram: list[Bin]
-    groups: Groups
+    groups: GroupVariety
     bad_lines: int
 
 
@@ -83,7 +83,7 @@ class Profile:
         self._reader = reader
         self._table = TaskTable(lambda position: decode_task_names(reader.line(position)))
         self._rewards = Clusters()
-        self._rows, self._group_rows = Rows(), Rows()
+        self._rows, self._group_rows = GroupNumbers(), GroupNumbers()
         self._variety = Variety()
         self._rollouts = 0
         self._pass_reward, self._by, self._learnable = pass_reward, by, learnable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from windrow.records import Usage
-from windrow.stats.clusters import Groups
+from windrow.stats.clusters import GroupVariety
 from windrow.stats.estimate import Mean
 from windrow.stats.majority import Majority
 from windrow.stats.spread import Spread
@@ -66,7 +66,7 @@ class Totals(msgspec.Struct, kw_only=True):
     pass_reward: float
     pass_at: dict[str, float]
     pass_tasks: int
-    groups: Groups
+    groups: GroupVariety
     usage: Usage
     seconds_per_rollout: float | None
     policy_seconds_per_rollout: float | None
@@ -106,7 +106,7 @@ class AgentMetrics(msgspec.Struct, frozen=True, kw_only=True):
     pass_at: dict[str, float]
     pass_tasks: int
     majority: Majority | None
-    groups: Groups
+    groups: GroupVariety
     aggregate: dict[str, dict[str, float]]
 
 

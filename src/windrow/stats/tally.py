@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from windrow.records import OPPONENT, Usage, is_done
-from windrow.stats.clusters import Clusters, Counted, Groups, Rows, Variety
+from windrow.stats.clusters import Clusters, Counted, GroupNumbers, GroupVariety, Variety
 from windrow.stats.final_attempts import FinalAttempt, LocatedAttempt
 from windrow.stats.majority import Majority, Votes
 
@@ -33,13 +33,13 @@ class Tally:
         self.rollouts = self.done = 0
         self.seconds = self.policy_seconds = 0.0
         self.first, self.last = float("inf"), 0.0
-        self._rows = Rows()
+        self._rows = GroupNumbers()
 
     @property
     def tasks(self) -> int:
         return len(self._rows)
 
-    def groups(self) -> Groups:
+    def groups(self) -> GroupVariety:
         return self._variety.groups()
 
     def majority(self) -> Majority | None:

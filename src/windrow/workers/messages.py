@@ -33,7 +33,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     wants_rollouts: bool
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True):
+class TaskLease(msgspec.Struct, frozen=True, array_like=True):
     """Slots of one task, whose row is sent once. `attempts` are (number, sample, attempt, id, seed)."""
 
     task: Task
@@ -55,18 +55,18 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
             )
 
 
-class Run(msgspec.Struct, frozen=True, tag="run"):
-    leases: list[Lease]
+class RunSlots(msgspec.Struct, frozen=True, tag="run"):
+    leases: list[TaskLease]
 
     @staticmethod
-    def of(slots: Iterable[Slot]) -> Run:
+    def of(slots: Iterable[Slot]) -> RunSlots:
         """The order to run slots, those of a task one after the other."""
         leases = []
         for group, found in groupby(slots, key=lambda slot: slot.group):
             members = list(found)
             attempts = [(slot.number, slot.sample, slot.attempt, slot.id, slot.seed) for slot in members]
-            leases.append(Lease(members[0].task, group, attempts))
-        return Run(leases)
+            leases.append(TaskLease(members[0].task, group, attempts))
+        return RunSlots(leases)
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
@@ -135,7 +135,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """All it was given is done, or will not be; it leaves in good order."""
 
 
-Order = Start | Run | Finish | Cancel
+Order = Start | RunSlots | Finish | Cancel
 Report = Ready | Durable | Warned | Failed | Ended
 
 M = TypeVar("M")

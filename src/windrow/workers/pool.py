@@ -66,7 +66,7 @@ class Workers:
 
     async def run(self) -> None:
         """Return when every slot is settled, or, after a stop, when the workers have finished what they ran."""
-        self._control.listen(self._pass_on)
+        self._control.listen(self._stop_workers)
         try:
             async with asyncio.TaskGroup() as deliveries:
                 deliveries.create_task(self._deliveries.run())
@@ -81,23 +81,21 @@ class Workers:
         """Start a worker, keep it busy, and see it out."""
         try:
             await worker.start(self._start)
-            if self._control.stopping:  # before there was anyone to tell
+            if self._control.stopping:  # before there was a process that could be asked to stop
                 self._dismiss(worker)
             async for report in worker.reports():
                 if isinstance(report, Failed):
                     raise _error(report)
                 if isinstance(report, Warned):
-                    self._pass_warning_on(worker, report.text)
+                    self._warn_once(worker, report.text)
                 elif isinstance(report, Ready):
-                    worker.ready = True
                     if self._progress.phase == "opening":  # it is the first
-                        self._progress.run()
+                        self._progress.begin("running")
                     self._lease([worker])
                 elif isinstance(report, Durable):
-                    await self._take_in(worker, report)
+                    await self._count_commit(worker, report)
                     self._lease(self._workers if self._slots.limited else [worker])
                 elif isinstance(report, Ended):
-                    worker.ended = True
                     break
             if not worker.ended:
                 self._report_death(worker, await worker.exit_code())
@@ -107,12 +105,12 @@ class Workers:
             worker.running = 0
             await worker.stop()
 
-    def _pass_warning_on(self, worker: WorkerProcess, text: str) -> None:
+    def _warn_once(self, worker: WorkerProcess, text: str) -> None:
         """Pass a warning on, unless another worker has given the same one."""
         if self._warned.setdefault(text, worker) is worker:
             self._warn(text)
 
-    async def _take_in(self, worker: WorkerProcess, report: Durable) -> None:
+    async def _count_commit(self, worker: WorkerProcess, report: Durable) -> None:
         """Count what a worker has committed; return when there was room for what is to be delivered of it."""
         batch = []
         for attempt in report.attempts:
@@ -125,7 +123,6 @@ class Workers:
             if attempt.attempt != slot.attempt:
                 slot = msgspec.structs.replace(slot, attempt=attempt.attempt)
             batch.append(FinishedAttempt(slot, attempt.seats, attempt.settled, attempt.rollouts))
-        worker.reported = len(batch)
         for finished in self._observer.on_durable(batch):
             await self._deliveries.reserve()
             self._deliveries.put(finished)
@@ -133,14 +130,14 @@ class Workers:
     def _lease(self, workers: Sequence[WorkerProcess]) -> None:
         """Give `workers` what they have room for; when nothing is left anywhere, let all of them go."""
         for worker in workers:
-            if worker.ready and not worker.left:
+            if worker.ready and not worker.dismissed:
                 worker.lease(self._next(worker.room))
                 running = min(len(worker.leased), worker.share)
                 self._progress.in_flight += running - worker.running
                 worker.running = running
         if self._slots.exhausted and not any(worker.leased for worker in self._workers):
             for worker in self._workers:
-                if worker.ready and not worker.left:
+                if worker.ready and not worker.dismissed:
                     worker.order(Finish())
 
     def _next(self, most: int) -> list[Slot]:
@@ -153,8 +150,8 @@ class Workers:
             slots.append(slot)
         return slots
 
-    def _pass_on(self) -> None:
-        """The run is stopped or cancelled: so are the workers. One that is told twice to cancel is not asked again."""
+    def _stop_workers(self) -> None:
+        """The run is stopped or cancelled: so are the workers. A second cancel kills them."""
         for worker in self._workers:
             if worker.cancelled:
                 worker.kill()
@@ -170,11 +167,9 @@ class Workers:
             f"worker {worker.name} died ({how}); what it had committed is safe, and the same command again runs the "
             f"{len(worker.leased):,} rollouts that it had in hand"
         )
-        for slot in worker.leased.values():
+        for slot in worker.take_leases_back():
             self._slots.release(slot)
-        worker.leased.clear()
-        worker.left = True
-        if all(worker.left for worker in self._workers):
+        if all(worker.dismissed for worker in self._workers):
             self._control.stop("every worker died")
 
 

@@ -12,7 +12,18 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from windrow.tasks.plan import Slot
-from windrow.workers.messages import Cancel, Channel, Finish, Report, Run, Start, open_channel
+from windrow.workers.messages import (
+    Cancel,
+    Channel,
+    Durable,
+    Ended,
+    Finish,
+    Ready,
+    Report,
+    RunSlots,
+    Start,
+    open_channel,
+)
 
 AHEAD = 8  # one slot in so many, at least, is leased ahead, so that a worker does not wait
 LEAVE_S = 5.0  # for a worker that has finished
@@ -21,7 +32,7 @@ BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from windrow.workers.worker imp
 
 
 class WorkerProcess:
-    """One process, seen from its parent."""
+    """One process, seen from its parent: `ready` for slots once its run context is open, `dismissed` when it gets no more."""
 
     def __init__(self, name: str, share: int) -> None:
         self.name = name
@@ -29,7 +40,7 @@ class WorkerProcess:
         self.leased: dict[int, Slot] = {}
         self.running = 0
         self.reported = 0  # attempts in its last report
-        self.ready = self.ended = self.left = self.cancelled = False
+        self.ready = self.dismissed = self.cancelled = self.ended = False
         self._channel: Channel[Report] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -62,21 +73,35 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RD)
 
-    def reports(self) -> AsyncIterator[Report]:
-        """Its reports, until it has ended."""
+    async def reports(self) -> AsyncIterator[Report]:
+        """Its reports, until it has ended; `ready`, `reported` and `ended` follow from them."""
         assert self._channel is not None
-        return self._channel.receive()
+        async for report in self._channel.receive():
+            if isinstance(report, Durable):
+                self.reported = len(report.attempts)
+            elif isinstance(report, Ready):
+                self.ready = True
+            elif isinstance(report, Ended):
+                self.ended = True
+            yield report
 
     def lease(self, slots: Sequence[Slot]) -> None:
         if slots:
             self.leased.update((slot.number, slot) for slot in slots)
-            self.order(Run.of(slots))
+            self.order(RunSlots.of(slots))
 
-    def order(self, order: Run | Finish | Cancel) -> None:
-        self.left = self.left or not isinstance(order, Run)
+    def order(self, order: RunSlots | Finish | Cancel) -> None:
+        self.dismissed = self.dismissed or not isinstance(order, RunSlots)
         if self._channel is not None:
             self.cancelled = self.cancelled or isinstance(order, Cancel)
             self._channel.post(order)
+
+    def take_leases_back(self) -> list[Slot]:
+        """The slots that a dead process had."""
+        self.dismissed = True
+        slots = list(self.leased.values())
+        self.leased.clear()
+        return slots
 
     def kill(self) -> None:
         if self._process is not None:

@@ -43,7 +43,7 @@ from windrow.workers.messages import (
     Failed,
     Order,
     Ready,
-    Run,
+    RunSlots,
     SeatOutcome,
     Start,
     Warned,
@@ -132,7 +132,7 @@ class _Worker:
 
     async def _listen(self, orders: AsyncIterator[Order]) -> None:
         async for order in orders:
-            if isinstance(order, Run):
+            if isinstance(order, RunSlots):
                 for lease in order.leases:
                     self._inbox += lease.slots()
                 if self._scheduler is not None:

@@ -50,7 +50,7 @@ def notes(tmp_path: Path, rows: Any) -> tuple[list[str], tuple[str, ...]]:
     resolved = resolve(
         load_config((), {"tasks": str(tasks), "model": "m", "base_url": "http://127.0.0.1:9/v1"})
     )
-    return [scorer.name for scorer in resolved.judging.scorers], resolved.notes
+    return [scorer.name for scorer in resolved.run_scorers.scorers], resolved.notes
 
 
 def test_number_is_the_default_where_every_answer_is_one_and_that_is_said(tmp_path) -> None:

@@ -236,7 +236,7 @@ def test_several_data_sets_are_one_source_each_with_parameters_of_its_own() -> N
     assert [task.get("config") for task in tasks[1:3]] == [None, {"max_terms": 2, "min_terms": 2}]
     named = "reasoning-gym:gcd,chain_sum?chain_sum.max_terms=2&chain_sum.min_terms=2&seed=5"
     assert found.source.name == named
-    assert [scorer.name for scorer in found.judging.scorers] == ["reasoning-gym"]
+    assert [scorer.name for scorer in found.run_scorers.scorers] == ["reasoning-gym"]
 
 
 @slow

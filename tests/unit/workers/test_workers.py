@@ -38,7 +38,7 @@ from windrow.workers.messages import (
     Finish,
     Order,
     Report,
-    Run,
+    RunSlots,
     Start,
     open_channel,
 )
@@ -84,9 +84,9 @@ def test_a_slot_arrives_at_a_worker_as_it_was_and_the_row_of_a_task_is_sent_once
     collection = opened(tmp_path, rows, samples=4)
     slots = list(collection.plan.pending(collection.ledger))
     collection.close()
-    message = msgspec.json.encode(Run.of(slots[1:]))
+    message = msgspec.json.encode(RunSlots.of(slots[1:]))
     order = msgspec.json.decode(message, type=Order)
-    assert isinstance(order, Run)
+    assert isinstance(order, RunSlots)
     assert [slot for lease in order.leases for slot in lease.slots()] == slots[1:]
     assert [message.count(row["prompt"].encode()) for row in rows] == [1, 1, 1]
 
@@ -123,7 +123,7 @@ async def reports_of(collection: Collection, *, wants_rollouts: bool) -> list[li
     segment = Path(str(collection.path)) / "rollouts.w0.jsonl"
     reports: list[list[Attempt]] = []
     async with started_worker(collection, wants_rollouts=wants_rollouts) as channel:
-        channel.post(Run.of(slots))
+        channel.post(RunSlots.of(slots))
         async for report in channel.receive():
             if isinstance(report, Durable):
                 on_disk = {json.loads(line)["id"] for line in segment.read_bytes().splitlines()}

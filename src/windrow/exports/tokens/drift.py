@@ -17,7 +17,7 @@ from windrow.util.token_contexts import ID_BYTES, BrokenContext
 MOST_EXAMPLES = 10
 
 
-class Example(msgspec.Struct, frozen=True):
+class ForkExample(msgspec.Struct, frozen=True):
     rollout: str
     attempt: int
     fork: Fork
@@ -45,7 +45,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     spliced: int
     other_roles: dict[str, int]
     forks: dict[str, int]
-    examples: tuple[Example, ...]
+    examples: tuple[ForkExample, ...]
     turn_tokens: int
 
     @property
@@ -59,7 +59,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
         return self.turn_tokens / self.tokens if self.tokens else None
 
 
-class Reading:
+class DriftCounter:
     """Takes in rollouts one at a time."""
 
     def __init__(self, merging: Merging = STRICT) -> None:
@@ -68,7 +68,7 @@ class Reading:
         self._others: Counter[str] = Counter()
         self._roles: Counter[str] = Counter()
         self._forks: Counter[str] = Counter()
-        self._examples: list[Example] = []
+        self._examples: list[ForkExample] = []
 
     def add(self, rollout: Rollout) -> list[TrainingSequence]:
         """Its sequences; none where it is not exact, or broken."""
@@ -83,7 +83,7 @@ class Reading:
             return []
         new_forks = forks(rollout, forest)
         self._forks.update(fork.why for fork in new_forks)
-        self._examples += [Example(rollout.id, rollout.attempt, fork) for fork in new_forks][
+        self._examples += [ForkExample(rollout.id, rollout.attempt, fork) for fork in new_forks][
             : MOST_EXAMPLES - len(self._examples)
         ]
         tree = forest.tree
@@ -138,7 +138,7 @@ def _distinct(forest: Forest) -> int:
 
 
 def drift_of(rollouts: Iterable[Rollout], merging: Merging = STRICT) -> Drift:
-    reading = Reading(merging)
+    counter = DriftCounter(merging)
     for rollout in rollouts:
-        reading.add(rollout)
-    return reading.report()
+        counter.add(rollout)
+    return counter.report()

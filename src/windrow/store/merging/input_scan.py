@@ -14,7 +14,7 @@ from windrow.store.judgements import decode_judge_reply
 from windrow.store.line_heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
 from windrow.store.manifest import Manifest, generations_of
 from windrow.store.merging.conflicts import Conflict, decode_conflict
-from windrow.store.merging.inputs import Files, Input, InputLine, Segment, lines_of
+from windrow.store.merging.inputs import Input, InputLine, OpenFiles, Segment, lines_of
 from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, ByteRange, Versions, hashed
 from windrow.store.task_file import decode_known
 from windrow.util.hash_index import HashIndex
@@ -64,7 +64,7 @@ class Scan:
     """The versions of all rollouts, tasks, judgements and verdicts in the inputs."""
 
     def __init__(
-        self, files: Files, joined: Manifest, read: Callable[[int], None], *, verdicts: bool = True
+        self, files: OpenFiles, joined: Manifest, read: Callable[[int], None], *, verdicts: bool = True
     ) -> None:
         """`joined` is the manifest of the merged run; `read` is called with the number of bytes read since the last call.
 

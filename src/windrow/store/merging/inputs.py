@@ -91,7 +91,7 @@ def lines_of(segment: Segment) -> Iterator[InputLine]:
             offset += len(data)
 
 
-class Files:
+class OpenFiles:
     """The files that lines are copied from, by number."""
 
     def __init__(self) -> None:

@@ -17,9 +17,9 @@ from windrow.store.manifest import MANIFEST
 from windrow.store.merging.blobs import copy_blobs
 from windrow.store.merging.counting import Measurer, Warn, write_counts
 from windrow.store.merging.input_scan import Scan, UnreadableLine
-from windrow.store.merging.inputs import Files, Input, Segment
+from windrow.store.merging.inputs import Input, OpenFiles, Segment
 from windrow.store.merging.manifests import joined, missing_ranks, notes
-from windrow.store.merging.writing import MOST_EXAMPLES, WRITE_BYTES, Writer
+from windrow.store.merging.writing import MOST_EXAMPLES, WRITE_BYTES, MergedWriter
 from windrow.store.run_directory import RunDirectory
 from windrow.util.directory_swap import DirectorySwap, is_unfinished
 from windrow.util.disk import Disk
@@ -130,7 +130,7 @@ class _Merge:
         sizes = [segment.size for input in inputs for segment in input.segments]
         self._progress = MergeProgress(total_bytes=sum(sizes))
         verdicts = any(input.scores or input.conflicts for input in inputs)
-        self._scan = Scan(Files(), self._manifest, self._on_read, verdicts=verdicts)
+        self._scan = Scan(OpenFiles(), self._manifest, self._on_read, verdicts=verdicts)
 
     def run(self) -> MergeResult:
         swap = DirectorySwap(self._path, self._disk)
@@ -138,7 +138,7 @@ class _Merge:
             for input in self._inputs:
                 self._scan.take(input)
             self._progress.phase = "writing"
-            writer = Writer(self._scan, self._disk, self._on_written)
+            writer = MergedWriter(self._scan, self._disk, self._on_written)
             counts = writer.write(swap.folder)
             examples = list(writer.examples())
             self._progress.phase = "counting"

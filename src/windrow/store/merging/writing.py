@@ -40,7 +40,7 @@ class Counts(msgspec.Struct, frozen=True):
     conflicts: dict[str, int]
 
 
-class Writer:
+class MergedWriter:
     """Writes the logs of one merge; `wrote` is called with the number of bytes of each piece."""
 
     def __init__(self, scan: Scan, disk: Disk, wrote: Callable[[int], None]) -> None:
