@@ -168,14 +168,11 @@ class Collected(AsyncIterator[Item], Generic[Item]):
         self._callbacks = on_commit, on_progress
         self._aggregate = aggregate
         self._run: _Run | None = None
+        self._closed = False
 
     async def __anext__(self) -> Item:
         if self._run is None:
-            resolved = self._resolve_run()
-            await _abandoned_runs_ended(resolved.out)
-            collection = self._open_run(resolved)
-            callbacks = Callbacks(collection.warn, *self._callbacks)
-            self._run = _Run(collection, callbacks, self._wanted, aggregate=self._aggregate)
+            self._run = await self._start()
         try:
             while True:
                 item = self._item_of(await self._run.next_event())
@@ -185,8 +182,20 @@ class Collected(AsyncIterator[Item], Generic[Item]):
             await self.aclose()
             raise
 
+    async def _start(self) -> _Run:
+        if self._closed:
+            raise StopAsyncIteration
+        resolved = self._resolve_run()
+        await _abandoned_runs_ended(resolved.out)
+        if self._closed:  # meanwhile
+            raise StopAsyncIteration
+        collection = self._open_run(resolved)
+        callbacks = Callbacks(collection.warn, *self._callbacks)
+        return _Run(collection, callbacks, self._wanted, aggregate=self._aggregate)
+
     async def aclose(self) -> None:
         """Cancel the run, if it goes on, and return when it has ended."""
+        self._closed = True
         if self._run is not None:
             await self._run.leave()
 
@@ -206,44 +215,67 @@ class _Run:
         self._control = Control()
         room = max(16, collection.resolved.concurrency)
         self._events = EventStream(*callbacks.wanted, wanted, room=room)
-        self.leaving: asyncio.Task[None] | None = None  # once its iterator was dropped
+        self._read_out = False
+        self.leaving: asyncio.Task[None] | None = None  # once its iterator was closed or dropped
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Summary] = self._loop.create_task(
             run_into(self._events, collection, self._control, aggregate=aggregate)
         )
         _running.add(self)
-        self._task.add_done_callback(lambda _: _running.discard(self))
+        self._task.add_done_callback(self._ended)
 
-    def holds(self, path: Path) -> bool:
-        """Whether this run, of the current loop, is in the directory."""
-        return self.path == path and self._loop is asyncio.get_running_loop()
+    @property
+    def ended(self) -> bool:
+        return self._task.done()
+
+    def is_here(self) -> bool:
+        """Whether this run is of the current loop."""
+        return self._loop is asyncio.get_running_loop()
 
     async def next_event(self) -> Event:
         """The next event, after its callbacks; at the end, what ended the run is raised."""
         try:
             event = await anext(self._events)
         except StopAsyncIteration:
+            self._read_out = True
             await self._task
             raise
         await self._callbacks.call(event)
         return event
 
     async def leave(self) -> None:
-        """Cancel the run and see it out: callbacks are still called for what it commits."""
-        if self._task.done():
-            return
-        self._control.cancel()
-        async for event in self._events:
-            await self._callbacks.call(event)
-        await asyncio.wait({self._task})
+        """Cancel the run and see it out. Who is cancelled meanwhile waits no longer, and the run is seen out all the same."""
+        leaving = self._start_leaving()
+        if leaving is not asyncio.current_task():  # a callback may leave its own run
+            await asyncio.wait({leaving})
 
     def abandon(self) -> None:
         """The caller has dropped its iterator, perhaps in another thread: leave in a task that the next call waits for."""
-        if not self._task.done() and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._leave_later)
+        if not self._read_out and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._start_leaving)
 
-    def _leave_later(self) -> None:
-        self.leaving = self._loop.create_task(self.leave())
+    def _start_leaving(self) -> asyncio.Task[None]:
+        if self.leaving is None:
+            self._control.cancel()
+            self.leaving = self._loop.create_task(self._see_out())
+            _running.add(self)
+            self.leaving.add_done_callback(lambda _: _running.discard(self))
+        return self.leaving
+
+    async def _see_out(self) -> None:
+        """Read to the end: callbacks are still called for what the run has committed, and nothing waits for room."""
+        try:
+            async for event in self._events:
+                await self._callbacks.call(event)
+            await asyncio.wait({self._task})
+        except asyncio.CancelledError:  # by a callback, or with its loop
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+
+    def _ended(self, _: asyncio.Task[Summary]) -> None:
+        if self.leaving is None:
+            _running.discard(self)
 
 
 _running: set[_Run] = set()
@@ -257,10 +289,12 @@ async def _abandoned_runs_ended(path: Path) -> None:
     """
     for _ in range(TURNS_TO_LEAVE):
         await asyncio.sleep(0)  # a run that was dropped just now is leaving afterwards
-        loop = asyncio.get_running_loop()
-        if leaving := [run.leaving for run in _running if run.leaving and run.leaving.get_loop() is loop]:
+        # Of this loop, in a copy: other threads start and end runs too. A callback of a run that is left may call for another.
+        runs = [run for run in tuple(_running) if run.is_here()]
+        others = [run for run in runs if run.leaving is None or run.leaving is not asyncio.current_task()]
+        if leaving := [run.leaving for run in others if run.leaving is not None]:
             await asyncio.wait(leaving)
-        if not any(run.holds(path) for run in _running):
+        if not any(run.path == path and not run.ended for run in others):
             return
 
 

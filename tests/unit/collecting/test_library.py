@@ -223,6 +223,54 @@ async def test_cancelling_the_consumer_ends_the_run_and_the_next_call_continues(
     assert [r.status for r in windrow.load(tmp_path / "run")] == ["completed"] * 6
 
 
+async def test_a_consumer_that_is_cancelled_twice_leaves_a_run_that_ends(tmp_path) -> None:
+    told, release = asyncio.Event(), asyncio.Event()
+
+    async def on_commit(rollout: Rollout) -> None:
+        told.set()
+        await release.wait()
+
+    rows = [{"prompt": f"q{n}", "answer": "ok"} for n in range(60)]
+    iterator = windrow.collect(rows, **options(tmp_path, on_commit=on_commit, concurrency=16))
+
+    async def consume() -> None:
+        async for _ in iterator:  # which is kept: nothing but the cancellations ends the run
+            pass
+
+    consumer = asyncio.create_task(consume())
+    await asyncio.wait_for(told.wait(), 30)
+    await asyncio.sleep(0.2)  # more have ended than there is room for
+    told.clear()
+    consumer.cancel()
+    await asyncio.wait_for(told.wait(), 30)  # for the next one, as the run is seen out
+    consumer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await consumer
+    asyncio.get_running_loop().call_later(0.1, release.set)
+    async with asyncio.timeout(30):
+        await collected(rows, **options(tmp_path))
+    assert [r.status for r in windrow.load(tmp_path / "run")] == ["completed"] * 60
+    assert len(in_log(tmp_path / "run")) == len(lines(tmp_path / "run"))
+
+
+async def test_an_iterator_that_is_closed_before_its_first_step_runs_nothing(tmp_path) -> None:
+    iterator = windrow.collect(ROWS, **options(tmp_path))
+    await iterator.aclose()
+    assert [rollout async for rollout in iterator] == []
+    assert not (tmp_path / "run").exists()
+
+
+async def test_two_readers_of_one_iterator_share_its_rollouts(tmp_path) -> None:
+    iterator = windrow.collect(ROWS, **options(tmp_path, shuffled))
+
+    async def read() -> list[str]:
+        return [rollout.id async for rollout in iterator]
+
+    one, other = await asyncio.gather(read(), read())
+    assert sorted(one + other) == sorted(in_log(tmp_path / "run"))
+    assert len(one + other) == 6
+
+
 async def test_a_run_that_is_still_being_written_is_not_written_by_another_call(tmp_path) -> None:
     refused = asyncio.Event()
 
@@ -305,6 +353,30 @@ async def test_callbacks_are_told_of_what_is_committed(tmp_path) -> None:
     rollouts = await collected(ROWS, **settings)
     assert sorted(committed) == sorted(r.id for r in rollouts)
     assert max(settled) == 6
+
+
+async def test_callbacks_are_told_of_what_was_committed_before_the_loop_was_left(tmp_path) -> None:
+    committed: list[str] = []
+    settings = options(tmp_path, on_commit=lambda rollout: committed.append(rollout.id))
+    async for _ in windrow.collect(ROWS, **settings):
+        while len(lines(tmp_path / "run")) < 6 or not (tmp_path / "run" / "metrics.json").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # the run is over, and its rollouts wait to be read
+        break
+    assert await collected(ROWS, **options(tmp_path)) == []
+    assert sorted(committed) == sorted(in_log(tmp_path / "run"))
+
+
+async def test_a_callback_of_a_run_that_was_left_may_run_examples(tmp_path) -> None:
+    async def on_commit(rollout: Rollout) -> None:
+        async for _ in windrow.run_examples(ROWS[:1], env="problem", policy=answering("ok")):
+            pass
+
+    async with asyncio.timeout(30):
+        async for _ in windrow.collect(ROWS, **options(tmp_path, shuffled, on_commit=on_commit)):
+            break
+        await collected(ROWS, **options(tmp_path))
+    assert [r.status for r in windrow.load(tmp_path / "run")] == ["completed"] * 6
 
 
 # -- errors
