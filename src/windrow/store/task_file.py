@@ -1,4 +1,4 @@
-"""tasks.jsonl: the tasks of a run, one a line, read back by offset.
+"""tasks.jsonl: the tasks of a run, one per line, read back by offset.
 
 It only grows: a larger limit or a longer source appends what is new.
 """

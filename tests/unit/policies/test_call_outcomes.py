@@ -67,7 +67,7 @@ async def test_a_run_whose_concurrency_is_found_out_observes_every_try_of_its_po
 ) -> None:
     overloads: list[bool] = []
     monkeypatch.setattr(
-        AdaptiveLimit, "saw", lambda self, seconds, *, overloaded: overloads.append(overloaded)
+        AdaptiveLimit, "call_ended", lambda self, seconds, *, overloaded: overloads.append(overloaded)
     )
     server = stub(lambda body, n: (429, {}, "later") if n == 0 else "4")
     policy = ChatPolicy("stub", [server.url])
