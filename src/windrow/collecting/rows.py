@@ -162,9 +162,8 @@ class _RowChecker:
         self._env = components.env
         self._choose_scorer = choose_scorer
         self._prompt = components.prompt
-        self._named_in_rows: dict[
-            tuple[str, str], type | UsageError
-        ] = {}  # environments and agents that rows name
+        # Environments and agents that rows name.
+        self._named_in_rows: dict[tuple[str, str], type | UsageError] = {}
         self.envs: set[type[BaseEnv]] = set()
         self.agent_names: set[str] = set()
         self.problem_rows = 0

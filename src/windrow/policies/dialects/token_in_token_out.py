@@ -41,9 +41,8 @@ class Sampled(NamedTuple):
     model: str | None = None
     version: str | None = None
     prompt: bytes | None = None  # its ids as the server has seen them, packed, where it tells
-    top: Sequence[TopTokens | None] | None = (
-        None  # the likeliest tokens for each id, where they are asked for
-    )
+    # The likeliest tokens for each id, where they are asked for.
+    top: Sequence[TopTokens | None] | None = None
     overflowed: bool = False  # the context was full: the reply ended there, or went on without its beginning
 
 
