@@ -33,6 +33,8 @@ def secrets_of_header(name: str, value: str) -> tuple[str, ...]:
 
 
 class Redactor:
+    """Knows the secrets of a run, and replaces them in texts and encoded lines."""
+
     def __init__(self) -> None:
         self._forms: list[str] = []  # each secret as it is, and as it is written inside JSON text
         self._bytes: list[bytes] = []  # the same, in an encoded line

@@ -28,6 +28,8 @@ CRASHES = 3  # of its pages, after which a browser is retired
 
 
 class Fleet:
+    """Starts browsers when leases need them, checks their memory and that they answer, and retires them."""
+
     def __init__(self, settings: PoolSettings) -> None:
         self.settings = settings
         self.members: list[PooledBrowser] = []

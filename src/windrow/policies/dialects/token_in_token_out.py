@@ -83,6 +83,8 @@ class Branch:
 
 
 class TokenDialect(Dialect):
+    """The base of dialects that send prompts as ids. A subclass says how its server renders, tokenizes and samples."""
+
     captures = TOKENS
     takes_ids = True
     reads_tool_calls = False
