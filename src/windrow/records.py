@@ -388,9 +388,8 @@ class Grading(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     graded_at: float = 0.0
     judgements: tuple[Judgement, ...] = ()
-    tokens: tuple[
-        dict[int, TeacherTokens], ...
-    ] = ()  # by member: of each turn, what a teacher says of its ids
+    # By member: of each turn, what a teacher says of its ids.
+    tokens: tuple[dict[int, TeacherTokens], ...] = ()
 
 
 def _tool_use(turns: Iterable[Turn]) -> dict[str, ToolUse]:

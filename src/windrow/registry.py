@@ -47,9 +47,7 @@ class Integration(NamedTuple):
     rubrics: Targets = _NOTHING  # by a row's field: a function that makes a Rubric of its value
     conversation_fields: tuple[str, ...] = ()  # fields that judged environments take for `messages`
     agent_addresses: Targets = _NOTHING  # functions: the settings that `--agent NAME:ADDRESS` means
-    scorer_addresses: Mapping[str, str] = (
-        _NOTHING  # functions: the settings that `--scorer NAME:ADDRESS` means
-    )
+    scorer_addresses: Targets = _NOTHING  # functions: the settings that `--scorer NAME:ADDRESS` means
     agent_envs: Targets = _NOTHING  # by agent: the one environment that it plays in
     extras: Mapping[str, tuple[str, ...]] = {}  # by extra: the distributions that it installs
 

@@ -1,6 +1,6 @@
 """Progress for a person (standard error) and rollouts for a program (`--json`, standard output).
 
-The JSON stream is one rollout a line, as rollouts.jsonl has it, with the scores that count folded in; nothing else is
+The JSON stream is one rollout per line, as rollouts.jsonl has it, with the scores that count folded in; nothing else is
 ever written to standard output then.
 """
 

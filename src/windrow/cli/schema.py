@@ -17,9 +17,8 @@ def run(arguments: argparse.Namespace) -> int:
     schema = msgspec.json.schema(records.Rollout)
     for name, definition in schema["$defs"].items():
         if not getattr(records, name).__struct_config__.omit_defaults:
-            definition["required"] = list(
-                definition["properties"]
-            )  # a default is written like any other value
+            # A default is written like any other value.
+            definition["required"] = list(definition["properties"])
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())
     return 0

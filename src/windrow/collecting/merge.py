@@ -46,9 +46,8 @@ class _MetricsFiles:
 
     def measure(self, folder: Path, disk: Disk, warn: Callable[[str], None]) -> int:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about lines that cannot be read: every reader of the run is warned
+            # Nothing is said here of lines that cannot be read: every reader of the run is warned of them.
+            warnings.simplefilter("ignore")
             measured = measure_run(folder, warn=warn)
         write_metrics(folder, measured, disk)
         return _ungraded(measured.metrics)

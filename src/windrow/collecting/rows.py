@@ -63,7 +63,7 @@ class RowSurvey(msgspec.Struct, frozen=True, kw_only=True):
     unanswered_problems: RowProblems
     repeats: tuple[int, int] | None  # how many rows numbered tasks have, at least and at most
     seeded: bool  # whether rows have the numbers of their rollouts as seeds
-    unheeded: frozenset[str]  # parameters that rows ask for and the policy is not told
+    unheeded: frozenset[str]  # parameters that rows ask for and that are not sent to the policy
 
 
 def open_rows(loaded: LoadedConfig, overrides: Overrides) -> OpenedRows:
@@ -162,9 +162,8 @@ class _RowChecker:
         self._env = components.env
         self._choose_scorer = choose_scorer
         self._prompt = components.prompt
-        self._named_parts: dict[
-            tuple[str, str], type | UsageError
-        ] = {}  # environments and agents that rows name
+        # Environments and agents that rows name.
+        self._named_in_rows: dict[tuple[str, str], type | UsageError] = {}
         self.envs: set[type[BaseEnv]] = set()
         self.agent_names: set[str] = set()
         self.problem_rows = 0
@@ -191,7 +190,9 @@ class _RowChecker:
     def inputs(self) -> list[Json] | None:
         """Everything beside the rows that a pass depends on; None if it runs user code, which may depend on anything."""
         components = self._components
-        if issubclass(components.env, Match) or not all(map(_is_ours, (components.env, components.agent))):
+        if issubclass(components.env, Match) or not all(
+            map(_checks_only_the_row, (components.env, components.agent))
+        ):
             return None
         prompt = self._prompt.source if self._prompt is not None else None
         env = [name_of(components.env), components.env.takes_prompt, components.env_settings]
@@ -200,7 +201,7 @@ class _RowChecker:
 
     def findings(self) -> Findings | None:
         """The part of a survey that is kept; None if rows name environments or agents: a name in an index is never imported."""
-        if self._named_parts:
+        if self._named_in_rows:
             return None
         return Findings(
             self.problem_rows,
@@ -264,12 +265,12 @@ class _RowChecker:
         return env
 
     def _find(self, kind: str, name: str, find: Callable[[str], type]) -> Any:
-        if (kind, name) not in self._named_parts:
+        if (kind, name) not in self._named_in_rows:
             try:
-                self._named_parts[kind, name] = find(name)
+                self._named_in_rows[kind, name] = find(name)
             except UsageError as problem:
-                self._named_parts[kind, name] = problem
-        part = self._named_parts[kind, name]
+                self._named_in_rows[kind, name] = problem
+        part = self._named_in_rows[kind, name]
         if isinstance(part, UsageError):
             raise ValueError(str(part))
         return part
@@ -285,7 +286,7 @@ def _as_they_are(loaded: LoadedConfig) -> bool:
 
 
 def _scan_key(loaded: LoadedConfig, opened: OpenedRows, checker: _RowChecker) -> str | None:
-    """A digest of everything that a pass depends on; None if that cannot be told."""
+    """A digest of everything that a pass depends on; None if that is not known."""
     rows, inputs = opened.rows, checker.inputs
     content = rows.content_digest() if isinstance(rows, ForeignRows) and inputs is not None else None
     if content is None:
@@ -319,7 +320,7 @@ def _mapped(loaded: LoadedConfig, opened: OpenedRows) -> Rows:
     return MappedRows(opened.rows, maps) if maps else opened.rows
 
 
-def _is_ours(part: type) -> bool:
+def _checks_only_the_row(part: type) -> bool:
     """Whether our code alone checks the rows of an environment or an agent, and looks at nothing but the row."""
     checks = (getattr(part, name, None) for name in ("check_row", "called"))
     functions = (getattr(check, "__func__", check) for check in checks if check is not None)

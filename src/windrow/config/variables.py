@@ -17,9 +17,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
 _SERVICE = re.compile(r"\$\{service\.([^}]*)\}")
 _PARTS = ("url", "host", "port")
 
-_addresses: ContextVar[Mapping[str, str] | None] = ContextVar(
-    "addresses", default=None
-)  # of services, by name
+# The addresses of services, by name.
+_addresses: ContextVar[Mapping[str, str] | None] = ContextVar("addresses", default=None)
 
 
 @contextmanager

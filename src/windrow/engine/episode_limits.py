@@ -9,6 +9,8 @@ from windrow.records import Json, Stop
 
 
 class EpisodeLimits:
+    """Counts what an episode uses up, and ends it before a call that would exceed a limit."""
+
     __slots__ = ("_parse_errors", "_recorder", "config")
 
     def __init__(self, config: LimitsConfig, recorder: Recorder) -> None:

@@ -35,9 +35,8 @@ class SeatChannel:
         self.number = number
         self.left = False  # its player is gone
         self.out = False  # the game is over for it
-        self.reply: asyncio.Future[Message | None] | None = (
-            None  # awaited by the referee; None: the player left
-        )
+        # Awaited by the referee. Its result is None if the player left.
+        self.reply: asyncio.Future[Message | None] | None = None
         self._recorder = recorder
         self._inbox: asyncio.Queue[SeatMessage] = asyncio.Queue()
         self._tool_names: frozenset[str] | None = None  # of its first observation

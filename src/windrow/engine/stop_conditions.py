@@ -19,6 +19,8 @@ JUDGED_FROM = 20  # settled rollouts; fewer say little of a rate
 
 
 class StopConditions:
+    """Watches failures and what is spent, and stops the run through its `control`."""
+
     def __init__(self, control: Control, *, budget: BudgetConfig, max_failure_rate: float | None) -> None:
         self._control = control
         self._budget = budget

@@ -24,6 +24,8 @@ from windrow.records import Json
 
 
 class Seating(msgspec.Struct, frozen=True, kw_only=True):
+    """The opponents of a match by seat, and by how many seats all players move on; `sample`: by the number of the sample."""
+
     opponents: dict[int, PolicyConfig] = {}
     seat_shift: int | Literal["sample"] = 0
 

@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Unfit(Exception):
-    """Raised by `Exporter.rows` for a rollout that has no place in its format; the message says why, in few words
+    """Raised by `Exporter.rows` for a rollout that its format cannot hold; the message says why, in few words
     and the same for all alike. It is left out and counted."""
 
 
@@ -56,8 +56,8 @@ class JsonLines(Writer):
 class Exporter:
     """One format. Its settings are the keyword arguments of its constructor.
 
-    The order of calls: `place` once, `open` once, `begin` once, then `rows` of each rollout in the order of the run, `rest` once. Nothing of a
-    rollout may be kept once its rows are given, so that memory does not grow with the run.
+    The order of calls: `place` once, `open` once, `begin` once, then `rows` of each rollout in the order of the run, `rest` once.
+    Nothing of a rollout may be kept once its rows are given, so that memory does not grow with the run.
     """
 
     needs_groups = False  # whether Example.rewards is wanted: then a whole group is held at a time

@@ -1,4 +1,4 @@
-"""The training sequences of a rollout, once its tokens are known to be fit to be trained on."""
+"""The training sequences of a rollout whose tokens have passed the checks (`tokens/verify.py`)."""
 
 from __future__ import annotations
 

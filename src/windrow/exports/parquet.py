@@ -1,6 +1,6 @@
-"""`parquet`: one row a rollout, its main fields as typed columns, its tokens as lists; written in row groups.
+"""`parquet`: one row per rollout, its main fields as typed columns, its tokens as lists; written in row groups.
 
-What may hold anything (a task's row, the state, tools, sampling) is JSON text. The token columns have one list a training
+What may hold anything (a task's row, the state, tools, sampling) is JSON text. The token columns have one list per training
 sequence; they are null for a rollout that is not exact.
 """
 
@@ -134,7 +134,7 @@ def schema() -> Any:
 
 
 def _top(rollout: Rollout, sequences: list[Any]) -> dict[str, Any]:
-    """The likeliest tokens, a list a sequence of a list a place; nothing where no turn has them."""
+    """The likeliest tokens: for each sequence a list, with a list for each of its positions. Nothing where no turn has them."""
     if not any(turn.tokens is not None and turn.tokens.top is not None for turn in rollout.turns):
         return {}
     from windrow.exports.tokens.top import laid_out

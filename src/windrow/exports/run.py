@@ -57,8 +57,8 @@ def export(
     """Write the final attempts of `run` to the file `out` in the format `to`, in the order of `windrow.load`.
 
     The same run gives the same bytes. `out` is there whole or not at all. Failed and cancelled rollouts are left out
-    unless `failed`, or the format has a place for them. Other keywords are the exporter's settings. `on_progress` is told of every rollout how many are
-    read and how many exported. Raises ExportError if nothing is left to write.
+    unless `failed`, or the format takes them. Other keywords are the exporter's settings. `on_progress` is called after every
+    rollout with how many are read and how many exported. Raises ExportError if nothing is left to write.
     """
     exporter = make_exporter(to, settings)
     every = exporter.every_attempt

@@ -1,4 +1,4 @@
-"""Which rollouts of a run are exported. Whatever is left out is counted by why."""
+"""Which rollouts of a run are exported. Skipped rollouts are counted by reason."""
 
 from __future__ import annotations
 

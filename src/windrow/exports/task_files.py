@@ -25,7 +25,7 @@ class TaskFileSummary(msgspec.Struct, frozen=True, kw_only=True):
 def keep_tasks(
     run: str | Path, found: Profile, keep: Range, out: str | Path, *, overwrite: bool = False
 ) -> TaskFileSummary:
-    """Write the tasks whose pass rate (or mean reward, as the profile goes) lies in `keep`, a row a line.
+    """Write the tasks whose pass rate (or mean reward, as the profile goes) lies in `keep`, one row per line.
 
     A row is written as the run keeps it, so that its digest stays the same. The file appears whole or not at all, and
     not if no task is left to write.

@@ -42,7 +42,7 @@ async def complete(
 ) -> Completion:
     """One call with its retries; each try has `timeout_s`, and a try that takes longer is not repeated.
 
-    `observe` is told the outcome of every try that the policy did not refuse, once it has ended.
+    `observe` is called with the outcome of every try that the policy did not refuse, once it has ended.
 
     A wait that the server asks for uses up no retry, MAX_ASKED_WAITS times. Nor does a call that went into a stale
     connection: it is sent again at once, over a new one. The server had most likely closed the connection before the

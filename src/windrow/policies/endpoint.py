@@ -55,6 +55,8 @@ PING = Request(
 
 
 class Endpoint:
+    """One model server: its dialect, its health, the calls in flight, and the HTTP client that sends them."""
+
     def __init__(
         self,
         base_url: str,

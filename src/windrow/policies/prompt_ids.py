@@ -1,4 +1,4 @@
-"""The ids of a prompt as a server tells them. Each prompt of an episode mostly repeats the last one: only the rest is decoded.
+"""Reading the prompt ids that a server reports. A prompt mostly repeats the one before it: only what is new is decoded.
 
 Ids come as JSON, which costs ten times as much to decode as to compare.
 """
@@ -21,7 +21,7 @@ _decode = msgspec.json.Decoder(list[TokenId]).decode
 
 
 class PromptReader:
-    """Reads the prompts of one episode, in order, and keeps the last one as it was told and as it is recorded."""
+    """Reads the prompts of one episode, in order, and keeps the last one as the server sent it and as it is recorded."""
 
     __slots__ = ("_packed", "_text")
 

@@ -22,6 +22,8 @@ Later = Callable[[float, Callable[[], None]], Any]
 
 
 class Rates:
+    """Lets calls start no faster than both rates allow. The tokens of a call are estimated before it and corrected after it."""
+
     def __init__(
         self,
         requests_per_minute: float | None,

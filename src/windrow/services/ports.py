@@ -33,9 +33,8 @@ class Port:
     def release(self) -> None:
         if self._descriptor is not None:
             self._lock_file.unlink(missing_ok=True)
-            fcntl.flock(
-                self._descriptor, fcntl.LOCK_UN
-            )  # after closing alone, a forked child of an env would still hold it
+            # After closing alone, a forked child of an env would still hold it.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 

@@ -40,6 +40,8 @@ async def serving(
 
 
 class _Serving:
+    """The processes of all services of a run, each watched by a task of its own."""
+
     def __init__(
         self,
         services: Sequence[Service],

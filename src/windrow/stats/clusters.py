@@ -1,4 +1,4 @@
-"""What is known of each task, a row a task, in arrays: a run of many tasks costs tens of bytes a task."""
+"""Numbers for each task in arrays, one row per task: a run of many tasks costs tens of bytes for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windrow.util.hash_index import HashIndex
 
 
 class GroupNumbers:
-    """Numbers the groups in the order they come up."""
+    """Gives each group (the samples of one task) a row number, in the order in which they come up."""
 
     def __init__(self) -> None:
         self._index = HashIndex("I")
@@ -42,7 +42,7 @@ Counted = Mapping[tuple[int, float], int]  # how often a value came up in a row
 
 
 class Clusters:
-    """A Cluster a row, sixteen bytes each."""
+    """One Cluster per row, sixteen bytes each."""
 
     def __init__(self) -> None:
         self.n = array("I")
@@ -76,8 +76,8 @@ class Clusters:
 
 
 class GroupVariety(msgspec.Struct, frozen=True):
-    """Of `n` groups with two rewards or more, `zero_variance` have rewards that are all the same: nothing to learn
-    from, for whoever centres over a group."""
+    """Of `n` groups with two rewards or more, `zero_variance` have rewards that are all the same. A trainer that subtracts the
+    mean of a group learns nothing from those."""
 
     n: int
     zero_variance: int
@@ -87,7 +87,7 @@ _ONE, _ALIKE, _DIFFERENT = 1, 2, 3
 
 
 class Variety:
-    """Whether the values of a row are all the same, nine bytes a row."""
+    """Whether the values of a row are all the same; nine bytes per row."""
 
     def __init__(self) -> None:
         self._first = array("d")

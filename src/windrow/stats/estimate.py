@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Protocol
 
@@ -75,13 +75,8 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
     return 1.0 - math.prod((n - passed - i) / (n - i) for i in range(k))
 
 
-def mean_pass_at(clusters: Iterable[Cluster], k: int) -> float:
-    """Every cluster weighs the same."""
-    return _mean_pass_at(Counter((cluster.n, cluster.passed) for cluster in clusters), k)
-
-
 def _mean_pass_at(alike: Counter[tuple[int, int]], k: int) -> float:
-    """The same for clusters of n values, some of which pass, counted."""
+    """The mean of pass@k over tasks, each of which weighs the same; `alike` counts tasks by samples and passed samples."""
     return sum(count * pass_at_k(n, passed, k) for (n, passed), count in alike.items()) / alike.total()
 
 

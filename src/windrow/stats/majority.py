@@ -168,9 +168,8 @@ def _counted(counts: tuple[int, ...], samples: int, ks: Sequence[int]) -> dict[i
         rivals = Counter(count for count in counts if count >= votes)
         factors = {count: _polynomial(count, votes - 1, z) for count in rivals}
         ties = {count: math.comb(count, votes) << z * votes for count in rivals}
-        free = samples - sum(
-            count * many for count, many in rivals.items()
-        )  # cannot reach as many, or vote for nobody
+        # Samples that cannot reach as many, or that vote for nobody.
+        free = samples - sum(count * many for count, many in rivals.items())
         draws = _polynomial(free, free, z)
         for count, many in rivals.items():
             draws *= (factors[count] + (ties[count] << u)) ** many

@@ -1,4 +1,4 @@
-"""The exact median of each row's values, in little memory: rewards are mostly of two kinds."""
+"""The exact median of each task's values, in little memory: most tasks have only two different rewards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PIECE_ROWS = 1024
 
 
 class Medians:
-    """Of a row, the first two different values are counted; only others are kept. 24 bytes a row, ten for each other."""
+    """For each row (task), the first two different values are counted, which takes 24 bytes; each further value is kept, in ten."""
 
     def __init__(self) -> None:
         self._values = (array("d"), array("d"))

@@ -20,6 +20,8 @@ REMEMBERED = 4096  # names that were just put and need not be compared with what
 
 
 class BlobStore(Blobs):
+    """The blobs of one run directory."""
+
     def __init__(self, run: Path, disk: Disk | None = None) -> None:
         super().__init__()
         self._folder = run / FOLDER

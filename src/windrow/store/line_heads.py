@@ -17,8 +17,8 @@ from windrow.util.hash_index import DuplicateFinder, DuplicateNames
 NOT_A_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-Rank = tuple[bool, int]
-Contest = dict[bytes, Rank]  # the rank to beat, by rollout id
+Precedence = tuple[bool, int]
+BestAttempts = dict[bytes, Precedence]  # the precedence to beat, by rollout id
 
 
 class LogLine(NamedTuple):
@@ -193,21 +193,21 @@ def follows(head: Head | Rollout, before: Head | Rollout) -> bool:
     return (head.group, head.sample, head.attempt) == (before.group, before.sample, before.attempt)
 
 
-def rank(status: str, attempt: int) -> Rank:
-    """The final attempt of a slot is the one of the highest rank: the highest that ended well, else the highest.
+def precedence(status: str, attempt: int) -> Precedence:
+    """The final attempt of a slot is the one of the highest precedence: the highest that ended well, else the highest.
 
     A surplus attempt settles its slot too, but is cancelled: it never takes the place of one that ended.
     """
     return (status in ("completed", "truncated"), attempt)
 
 
-def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
-    """The rank to beat in every slot that more than one of the lines claims: a later attempt than the first, or two
+def best_attempts(lines: Callable[[], Iterator[bytes]]) -> BestAttempts:
+    """The precedence to beat in every slot that more than one of the lines claims: a later attempt than the first, or two
     first ones (writers without a lock). The other slots cost four bytes each.
 
-    Nearly all lines are first attempts and told by how they begin; only the others are decoded.
+    Nearly all lines are first attempts, which their first bytes show; only the others are decoded.
     """
-    best: Contest = {}
+    best: BestAttempts = {}
     firsts = DuplicateFinder()
     for line in lines():
         first = _first_attempt(line)
@@ -219,10 +219,10 @@ def contest(lines: Callable[[], Iterator[bytes]]) -> Contest:
     return best
 
 
-def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | None:
+def best_attempts_plain(batches: Callable[[], Iterator[list[bytes]]]) -> BestAttempts | None:
     """The same for lines that come many at a time and all begin as those of episodes without seats do; None where one
     does not."""
-    best: Contest = {}
+    best: BestAttempts = {}
     firsts = DuplicateFinder()
     for lines in batches():
         names: list[bytes] = []
@@ -239,7 +239,7 @@ def plain_contest(batches: Callable[[], Iterator[list[bytes]]]) -> Contest | Non
     return best
 
 
-def _enter_repeated(best: Contest, firsts: DuplicateFinder, lines: Iterable[bytes]) -> None:
+def _enter_repeated(best: BestAttempts, firsts: DuplicateFinder, lines: Iterable[bytes]) -> None:
     """Enter the first attempts that several lines claim. The lines are read again only if there are any."""
     if twice := firsts.duplicates():
         for line in lines:
@@ -248,8 +248,8 @@ def _enter_repeated(best: Contest, firsts: DuplicateFinder, lines: Iterable[byte
                 _enter(best, line, twice)
 
 
-def _enter(best: Contest, line: bytes, firsts: DuplicateFinder | DuplicateNames) -> None:
-    """Enter a line in the contest. A first attempt that no other line repeats needs no entry."""
+def _enter(best: BestAttempts, line: bytes, firsts: DuplicateFinder | DuplicateNames) -> None:
+    """Enter a line. A first attempt that no other line repeats needs no entry."""
     try:
         check(line)
         head = decode_head(line)
@@ -257,6 +257,6 @@ def _enter(best: Contest, line: bytes, firsts: DuplicateFinder | DuplicateNames)
         return
     id = head.id.encode()
     if head.attempt > 1 or id in best or (isinstance(firsts, DuplicateNames) and id in firsts):
-        best[id] = max(rank(head.status, head.attempt), best.get(id, (False, 0)))
+        best[id] = max(precedence(head.status, head.attempt), best.get(id, (False, 0)))
     elif isinstance(firsts, DuplicateFinder):
         firsts.add(id)

@@ -71,7 +71,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder_of(path: Path) -> str | None:
-    """Who holds the lock now, if anybody does and it can be told. The lock is looked at, and not written."""
+    """Who holds the lock now, if anybody does and the file says who. The lock is not taken."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""The log: one JSON line an attempt, appended whole, never rewritten.
+"""The log: one JSON line per attempt, appended whole, never rewritten.
 
 A line is durable once `append` returns. Readers see only whole lines: a torn tail is cut off by the next writer,
 which keeps the cut bytes under torn/ and says so.

@@ -17,7 +17,7 @@ class Redo(msgspec.Struct, frozen=True):
 
 
 class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a rank was when it last said so, and its redo, if one is under way."""
+    """How far a rank was when it last wrote its counts, and its redo, if one is under way."""
 
     counts: dict[str, int] = {}
     redo: Redo | None = None

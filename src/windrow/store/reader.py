@@ -21,15 +21,15 @@ from windrow.store.gradings import Gradings, Memberships, decode_grading_head
 from windrow.store.line_heads import (
     NOT_A_LINE,
     BadLine,
-    Contest,
+    BestAttempts,
     Head,
     LogLine,
+    best_attempts,
+    best_attempts_plain,
     check,
-    contest,
     decode_head,
     decode_member,
-    plain_contest,
-    rank,
+    precedence,
     without_lost_episodes,
 )
 from windrow.store.line_order import LineOrder
@@ -164,9 +164,9 @@ class RunReader:
         def lines() -> Iterator[LogLine]:
             return without_lost_episodes(self._whole_lines("rollouts", now))
 
-        best = plain_contest(lambda: (lines for _, _, _, lines in self._line_batches(now)))
+        best = best_attempts_plain(lambda: (lines for _, _, _, lines in self._line_batches(now)))
         if best is None:  # there are episodes with seats, or lines that cannot be read
-            best = contest(lambda: (line.text for line in lines()))
+            best = best_attempts(lambda: (line.text for line in lines()))
             batches = _batches(self._decoded(decode, lines()))
         else:
             batches = self._plain_batches(decode, now)
@@ -309,11 +309,11 @@ class RunReader:
                     offset += len(line)
 
 
-def _is_final(line: Any, best: Contest) -> bool:
+def _is_final(line: Any, best: BestAttempts) -> bool:
     """Whether a line is the final attempt of its slot. After that no other line of the slot is."""
     id = line.id.encode()
     if id in best:
-        if rank(line.status, line.attempt) < best[id]:
+        if precedence(line.status, line.attempt) < best[id]:
             return False
         best[id] = (True, line.attempt + 1)  # yielded: no other line ranks as high
     return True

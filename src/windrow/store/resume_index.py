@@ -122,9 +122,7 @@ class SegmentIndex:
             self._stamp = stamp_of(os.stat(self._path))
         except OSError:  # the run was moved, which its open log outlives
             self._stamp = None
-        if (
-            self._stamp is None or self._stamp.size != self.size
-        ):  # or something was appended of which nobody has told
+        if self._stamp is None or self._stamp.size != self.size:  # somebody else has appended something
             self._storable = False
         if self.size - self._stored_size > max(MIN_GROWTH_BYTES, self._stored_size // 4):
             self.save(disk)

@@ -1,4 +1,4 @@
-"""Where a run stands: the place that `out` names, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
+"""The directory of a run: the one that `out` names, else runs/<source>[-<split>]-<model>-<8 hex of the fingerprint>."""
 
 from __future__ import annotations
 

@@ -61,12 +61,12 @@ def _mcp(config: ToolConfig, where: str, redactor: Redactor) -> ToolSource:
         cwd=expand(config.mcp.cwd, where=f"{where}.mcp.cwd"),
         url=expand(config.mcp.url, where=f"{where}.mcp.url"),
         headers=headers,
-        name=config.name or _written(config.mcp),
+        name=config.name or _unexpanded(config.mcp),
     )
     return McpTools(server, shared=config.session == "shared", start_timeout_s=config.start_timeout_s)
 
 
-def _written(server: McpConfig) -> str | None:
-    """How a server is told from others where its command or URL holds the address of a service, which changes."""
-    written = " ".join(server.command) or server.url
-    return written if services_in(written) else None
+def _unexpanded(server: McpConfig) -> str | None:
+    """The command or URL as configured, which names a server whose expanded one holds the changing address of a service."""
+    configured = " ".join(server.command) or server.url
+    return configured if services_in(configured) else None

@@ -61,6 +61,8 @@ NO_TOOLS = Offer({}, frozenset())
 
 
 class Toolbox:
+    """The tool sources of a run, opened and closed with it, and the filter over the tools that they give."""
+
     def __init__(self, sources: Sequence[ToolSource] = (), filter: ToolFilter | None = None) -> None:
         self._sources = tuple(sources)
         self._filter = filter or ToolFilter()

@@ -1,6 +1,6 @@
 """A run sent to trackers: numbers first, then rollouts, each tracker in a thread of its own and with a deadline.
 
-What fails is said in a warning that names the tracker, what was not sent, and the command that sends it again.
+A failure gives a warning that names the tracker, what was not sent, and the command that sends it again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def track(
     warn: Warn,
     deadline_s: float = DEADLINE_S,
 ) -> None:
-    """Send a run to each tracker. Never raises for what a tracker does; `warn` is told."""
+    """Send a run to each tracker. Never raises for what a tracker does; `warn` is called instead."""
     redactor = known_secrets()
 
     def say(message: str) -> None:

@@ -62,9 +62,8 @@ class Blobs:
 
     def _encoded(self, name: str, media_type: str, data: bytes) -> str:
         url = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
-        self._room += len(
-            self._urls.pop((name, media_type), "")
-        )  # another caller may have encoded it meanwhile
+        # Another caller may have encoded it meanwhile.
+        self._room += len(self._urls.pop((name, media_type), ""))
         self._room -= len(url)
         self._urls[name, media_type] = url
         while self._room < 0:

@@ -52,9 +52,8 @@ class Deadline:
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._join(
-                _Queue(self._loop, self._left_s, shared=False)
-            )  # other deadlines hardly ever have the same time left
+            # Other deadlines hardly ever have the same time left.
+            self._join(_Queue(self._loop, self._left_s, shared=False))
 
     def expire(self) -> None:
         self._expired = True

@@ -13,6 +13,8 @@ from pathlib import Path
 
 
 class Disk:
+    """The real disk. Tests replace it by one that fails, fills up or loses power."""
+
     def open(self, path: Path) -> int:
         """A descriptor for reading and appending. A missing file is made; its name is durable."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

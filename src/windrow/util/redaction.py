@@ -33,6 +33,8 @@ def secrets_of_header(name: str, value: str) -> tuple[str, ...]:
 
 
 class Redactor:
+    """Knows the secrets of a run, and replaces them in texts and encoded lines."""
+
     def __init__(self) -> None:
         self._forms: list[str] = []  # each secret as it is, and as it is written inside JSON text
         self._bytes: list[bytes] = []  # the same, in an encoded line
@@ -41,9 +43,8 @@ class Redactor:
         secret = secret.strip()  # a variable may end with a newline, which a server does not quote
         if len(secret) >= MIN_SECRET_CHARS and secret not in self._forms:
             self._forms += sorted({secret, _escaped(secret).decode(), secret.replace("/", "\\/")})
-            self._forms.sort(
-                key=len, reverse=True
-            )  # longest first: of two with the same beginning, nothing is left
+            # Longest first: of two with the same beginning, nothing is left.
+            self._forms.sort(key=len, reverse=True)
             self._bytes = [_escaped(form) for form in self._forms]
 
     @property

@@ -23,8 +23,8 @@ AT_ONCE = min(32, (os.cpu_count() or 1) + 4)  # more would only take the interpr
 async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call the function in a thread. After a cancellation it runs on, and does not count towards the limit `AT_ONCE`."""
     loop = asyncio.get_running_loop()
-    gate = _gates.get(loop) or _gates.setdefault(loop, asyncio.Semaphore(AT_ONCE))
-    async with gate:
+    semaphore = _semaphores.get(loop) or _semaphores.setdefault(loop, asyncio.Semaphore(AT_ONCE))
+    async with semaphore:
         outcome: asyncio.Future[T] = loop.create_future()
 
         def work() -> None:
@@ -63,7 +63,7 @@ def _worker() -> _Worker:
 
 
 _idle: list[_Worker] = []
-_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 
 

@@ -74,6 +74,8 @@ async def _serve(end: socket.socket) -> None:
 
 
 class _Worker:
+    """Runs leased slots with a scheduler, and reports each commit: it is the observer of its attempts."""
+
     def __init__(self, channel: Channel[Order], start: Start) -> None:
         self._channel = channel
         self._start = start

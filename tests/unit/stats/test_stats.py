@@ -18,7 +18,7 @@ from tests.support.run_builders import make_rollout, write_run
 from windrow import Completion, Request, Task
 from windrow.errors import InfraError, StoreError
 from windrow.records import Usage
-from windrow.stats.estimate import Cluster, clustered_mean, mean_pass_at, pass_at_k, t_quantile
+from windrow.stats.estimate import Cluster, clustered_mean, pass_at_k, pass_table, t_quantile
 from windrow.stats.summary import Stats, summarise
 
 # -- estimates
@@ -107,8 +107,10 @@ def test_pass_at_k_beyond_the_samples_is_refused(n: int, k: int) -> None:
 
 
 def test_mean_pass_at_k_weighs_every_task_the_same() -> None:
-    assert mean_pass_at([cluster(1, 0, 0, 0), cluster(1, 1, 1, 1)], 1) == pytest.approx((0.25 + 1) / 2)
-    assert mean_pass_at([cluster(1, 0, 0, 0), cluster(0, 0, 0, 0)], 2) == pytest.approx(0.25)
+    table, tasks = pass_table([cluster(1, 0, 0, 0), cluster(1, 1, 1, 1)])
+    assert (table["1"], tasks) == (pytest.approx((0.25 + 1) / 2), 2)
+    table, tasks = pass_table([cluster(1, 0, 0, 0), cluster(0, 0, 0, 0)])
+    assert (table["2"], tasks) == (pytest.approx(0.25), 2)
 
 
 # -- of a run

@@ -32,6 +32,8 @@ LOOKS = 3  # tries at a snapshot of a page that goes to another document meanwhi
 
 
 class BrowserSession:
+    """One episode in a leased browser context: its pages, the last snapshot, and the waits between actions."""
+
     def __init__(self, lease: Lease, options: WebOptions) -> None:
         self.lease = lease
         self.options = options

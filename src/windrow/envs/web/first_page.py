@@ -14,9 +14,8 @@ from windrow.records import Task
 NO_SUCH_HOST = frozenset(
     {"no_such_host", "ERR_NAME_NOT_RESOLVED", "ERR_INVALID_URL", "ERR_UNKNOWN_URL_SCHEME"}
 )
-REFUSED_ADDRESS = (
-    "Cannot navigate to invalid URL"  # Chromium's message for 256.256.256.256, which has no code
-)
+# Chromium's message for 256.256.256.256, which has no code.
+REFUSED_ADDRESS = "Cannot navigate to invalid URL"
 
 
 def start_of(task: Task) -> str:

@@ -28,6 +28,8 @@ CRASHES = 3  # of its pages, after which a browser is retired
 
 
 class Fleet:
+    """Starts browsers when leases need them, checks their memory and that they answer, and retires them."""
+
     def __init__(self, settings: PoolSettings) -> None:
         self.settings = settings
         self.members: list[PooledBrowser] = []
@@ -51,9 +53,8 @@ class Fleet:
             if self._starting is None:
                 self._starting = self.spawn(self._start())
                 self._starting.add_done_callback(self._start_over)
-            await asyncio.shield(
-                self._starting
-            )  # cancelling one waiter must not cancel the start for the others
+            # Cancelling one waiter must not cancel the start for the others.
+            await asyncio.shield(self._starting)
         raise LeaseLost("the browsers of the run were closed")
 
     def worked(self) -> None:

@@ -110,9 +110,8 @@ class BrowserPool:
         try:
             reused = member.take(reuse)
             if reused is not None:
-                if (
-                    len(reused.context.pages) == 1 or await reused.sweep()
-                ):  # a page may have opened others meanwhile
+                # A page may have opened others meanwhile.
+                if len(reused.context.pages) == 1 or await reused.sweep():
                     return reused
                 await self._close(reused)
             self._make_room(member)

@@ -37,9 +37,8 @@ class PooledBrowser:
         self.crashes = 0
         self.busy = 0  # leases, and contexts that are being made for one
         self.leases: set[Lease] = set()
-        self.kept: list[
-            tuple[str, PooledContext]
-        ] = []  # for the next lease with that `reuse`; the oldest first
+        # For the next lease with that `reuse`; the oldest first.
+        self.kept: list[tuple[str, PooledContext]] = []
         self.retired: str | None = None  # why it gets no new leases
         self.gone: BrowserGone | None = None  # the reason, once it is gone
         self._waiting: set[asyncio.Timeout] = set()

@@ -52,9 +52,8 @@ def system(options: WebOptions) -> str:
 def signature(name: str, kind: type[Action], pointing: Pointing) -> str:
     """One action in a line: `type(element, text, enter=False): …`."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(kind) if not field.required}
-    bare = (
-        {"element", "to"} if pointing != "coordinates" else set(PLACES)
-    )  # required, though they have a default
+    # Required, though they have a default.
+    bare = {"element", "to"} if pointing != "coordinates" else set(PLACES)
     shown = [
         field
         if field not in defaults or (field in bare and kind in POINTED)
@@ -95,9 +94,8 @@ def joined(outcome: str, page: dict[str, Any], *, apart: bool) -> list[dict[str,
 
 def in_view(messages: Sequence[Message], history: int | None) -> list[tuple[int, int]]:
     """The ranges of all messages but the pages before the last `history`."""
-    opening = sum(
-        message.origin == "task" for message in messages
-    )  # the first page is the last of it, whatever a task says
+    # The first page is the last of it, whatever a task says.
+    opening = sum(message.origin == "task" for message in messages)
     pages = [number for number, message in enumerate(messages) if number >= opening - 1 and _is_page(message)]
     old = set(pages[:-history]) if history is not None else set()
     ranges: list[tuple[int, int]] = []

@@ -105,8 +105,7 @@ class Camera:
         try:
             reply = await session.send("Page.captureScreenshot", how)
         except Error:
-            self._sessions.pop(
-                page, None
-            )  # it may have ended with a renderer; the next picture has a new one
+            # It may have ended with a renderer; the next picture has a new one.
+            self._sessions.pop(page, None)
             raise
         return base64.b64decode(reply["data"])

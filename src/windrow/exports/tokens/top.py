@@ -1,4 +1,4 @@
-"""The likeliest tokens at each place of a reply (`Tokens.top`) as arrays."""
+"""The likeliest tokens at each position of a reply (`Tokens.top`) as arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FloatRows: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float32]]"
 
 
 class Top(NamedTuple):
-    """A row a place, `k` wide, the likeliest first; −1 and −inf where there were fewer. `ids` or else `texts`."""
+    """One row per position, `k` wide, the likeliest first; −1 and −inf where there were fewer. `ids` or else `texts`."""
 
     k: int
     logprobs: FloatRows

@@ -28,6 +28,8 @@ class Node:
 
 
 class PrefixTree:
+    """All contexts of a rollout; `prompts` and `contexts` say at which node those of a turn end."""
+
     def __init__(self, turns: Sequence[Turn], members: frozenset[int]) -> None:
         """Of the turns, `members` are found by `Node.turns`; the others only help to rebuild them."""
         self.root = Node(None, ids_of(b""), 0)

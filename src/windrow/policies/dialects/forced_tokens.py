@@ -1,9 +1,9 @@
-"""How likely given ids are to llama.cpp, which tells no logprobs of a prompt: they are made to be sampled.
+"""The logprobs of forced ids from llama.cpp, which reports none for a prompt: the ids are made to be sampled.
 
 A grammar that lets only one id through at each place has the server sample the whole output in one call, and tell the
 model's own logprob at every step. Where the server does not follow (a part of a character ends the match, a token
 that ends replies, a version without such grammars), the output is halved, down to single ids. Those are made likely by a bias, which
-changes what is sampled and not what is told.
+changes what is sampled and not the logprobs that are reported.
 """
 
 from __future__ import annotations

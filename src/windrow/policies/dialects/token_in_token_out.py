@@ -41,9 +41,8 @@ class Sampled(NamedTuple):
     model: str | None = None
     version: str | None = None
     prompt: bytes | None = None  # its ids as the server has seen them, packed, where it tells
-    top: Sequence[TopTokens | None] | None = (
-        None  # the likeliest tokens for each id, where they are asked for
-    )
+    # The likeliest tokens for each id, where they are asked for.
+    top: Sequence[TopTokens | None] | None = None
     overflowed: bool = False  # the context was full: the reply ended there, or went on without its beginning
 
 
@@ -84,6 +83,8 @@ class Branch:
 
 
 class TokenDialect(Dialect):
+    """The base of dialects that send prompts as ids. A subclass says how its server renders, tokenizes and samples."""
+
     captures = TOKENS
     takes_ids = True
     reads_tool_calls = False

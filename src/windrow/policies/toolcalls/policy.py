@@ -20,6 +20,8 @@ VERSION = 1  # of what the formats say and read: a change of it is a change of b
 
 
 class TextToolPolicy(Policy):
+    """Wraps a policy: tools and calls are written into its prompts as text, and calls are read from its replies."""
+
     def __init__(self, policy: Policy, format_name: str, *, identified: bool = True) -> None:
         """`identified`: whether the format is part of the identity; one that follows from the model's name is not."""
         self.name = policy.name

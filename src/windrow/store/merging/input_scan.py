@@ -21,7 +21,7 @@ from windrow.util.hash_index import HashIndex
 
 NONE = 2**64 - 1
 MOST = 2**32 - 1
-TELL_BYTES = 1 << 18
+REPORT_BYTES = 1 << 18
 
 _ROLLOUT_ORDER = struct.Struct(">Q8sII")
 _GRADING_ORDER = struct.Struct(">H?H19x")
@@ -137,14 +137,14 @@ class Scan:
     # -- lines
 
     def _lines(self, segment: Segment) -> Iterator[InputLine]:
-        untold = 0
+        unreported = 0
         for line in lines_of(segment):
-            untold += line.size
-            if untold >= TELL_BYTES:
-                self._read(untold)
-                untold = 0
+            unreported += line.size
+            if unreported >= REPORT_BYTES:
+                self._read(unreported)
+                unreported = 0
             yield line
-        self._read(untold)
+        self._read(unreported)
 
     def _tried(
         self,
@@ -219,7 +219,7 @@ class Scan:
         done = ended or all(head.done for head in heads)
         return self.rollouts.add(
             key=key,
-            rank=bytes((not ended, not done)) if _is_whole(heads) else NOT_WHOLE,
+            sort_key=bytes((not ended, not done)) if _is_whole(heads) else NOT_WHOLE,
             digest=hashed(*texts),
             order=_ROLLOUT_ORDER.pack(
                 first.task.index, first.group.encode()[:8], min(first.sample, MOST), min(first.attempt, MOST)
@@ -236,7 +236,7 @@ class Scan:
         latest_first = bytes(255 - byte for byte in struct.pack(">d", max(0.0, head.graded_at)))
         number = self.scores.add(
             key=hashed(msgspec.json.encode((head.members, head.scorer, head.fingerprint, head.generation))),
-            rank=bytes([bytes(head.error) != b"null"]) + latest_first,
+            sort_key=bytes([bytes(head.error) != b"null"]) + latest_first,
             digest=hashed(text),
             order=_GRADING_ORDER.pack(
                 max(0, min(head.generation, 0xFFFF)), together, scorer_order.get(head.scorer, 0xFFFF)
@@ -258,7 +258,7 @@ class Scan:
         key = hashed(decode_judge_reply(text).key.encode())
         self.judgements.add(
             key=key,
-            rank=b"",
+            sort_key=b"",
             digest=hashed(text),
             order=key + bytes(8),
             flags=flags,
@@ -274,7 +274,7 @@ class Scan:
         key = hashed(task.source.encode(), task.digest.encode(), str(task.occurrence).encode())
         self.tasks.add(
             key=key,
-            rank=b"\0" + index.to_bytes(8, "big"),
+            sort_key=b"\0" + index.to_bytes(8, "big"),
             digest=hashed(text),
             order=_TASK_ORDER.pack(index, key),
             flags=flags,

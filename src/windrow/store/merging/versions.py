@@ -19,7 +19,7 @@ ORDER_BYTES = 24
 SUPERSEDED = 1  # a later verdict replaced this one
 UNGROUNDED = 2  # the verdict is about an attempt that is not in the merged log
 ASIDE = 4  # the line was in conflicts.jsonl
-NOT_WHOLE = b"\xff"  # how the rank of an episode that lacks seats begins
+NOT_WHOLE = b"\xff"  # how the sort key of an episode that lacks seats begins
 
 # Both sort as what they hold does. They end with a place: the file, by number; where the line begins; its length.
 _ENTRY = struct.Struct(f">{HASH_BYTES}s9s{HASH_BYTES}s{ORDER_BYTES}sBHIHQQ")
@@ -41,10 +41,10 @@ class ByteRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class Version(msgspec.Struct, frozen=True, gc=False):
-    """A line, or the lines of an episode, of one input. Of two versions, the one with the lower `rank` wins."""
+    """A line, or the lines of an episode, of one input. Of two versions, the one with the lower `sort_key` wins."""
 
     key: bytes  # a hash of its subject
-    rank: bytes
+    sort_key: bytes
     digest: bytes
     order: bytes
     flags: int
@@ -55,7 +55,7 @@ class Version(msgspec.Struct, frozen=True, gc=False):
 
 def _version(
     key: bytes,
-    rank: bytes,
+    sort_key: bytes,
     digest: bytes,
     order: bytes,
     flags: int,
@@ -65,7 +65,7 @@ def _version(
     offset: int,
     size: int,
 ) -> Version:
-    return Version(key, rank, digest, order, flags, run, number, ByteRange(file, offset, size))
+    return Version(key, sort_key, digest, order, flags, run, number, ByteRange(file, offset, size))
 
 
 class Resolution(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Versions:
         self,
         *,
         key: bytes,
-        rank: bytes,
+        sort_key: bytes,
         digest: bytes,
         order: bytes,
         flags: int,
@@ -101,12 +101,21 @@ class Versions:
         number = self.count
         self.count += 1
         self._buckets[key[0]] += _ENTRY.pack(
-            key, rank, digest, order, flags, run, number, byte_range.file, byte_range.offset, byte_range.size
+            key,
+            sort_key,
+            digest,
+            order,
+            flags,
+            run,
+            number,
+            byte_range.file,
+            byte_range.offset,
+            byte_range.size,
         )
         return number
 
     def of_each(self) -> Iterator[list[Version]]:
-        """The versions of each subject, by rank. Each is dropped from memory once it was given."""
+        """The versions of each subject, by sort key. Each is dropped from memory once it was given."""
         for position, bucket in enumerate(self._buckets):
             self._buckets[position] = bytearray()
             for _, same in groupby(sorted(_ENTRY.iter_unpack(bucket)), _KEY):
@@ -114,16 +123,16 @@ class Versions:
 
 
 def keep_lowest_rank(versions: list[Version]) -> Resolution:
-    """The version with the lowest rank wins, in whatever order they came; none wins if it lacks seats."""
+    """The version with the lowest sort key wins, in whatever order they came; none wins if it lacks seats."""
     distinct = _distinct(versions) if len(versions) > 1 else versions
-    stands = 0 if distinct[0].rank.startswith(NOT_WHOLE) else 1
+    stands = 0 if distinct[0].sort_key.startswith(NOT_WHOLE) else 1
     return Resolution(distinct[:stands], [(version, 0) for version in distinct[stands:]])
 
 
 def keep_last(versions: list[Version]) -> Resolution:
     """For subjects that may have several lines in one input, of which the last counts.
 
-    A version that any input has superseded cannot win; of the others, the one with the lowest rank wins. Superseded
+    A version that any input has superseded cannot win; of the others, the one with the lowest sort key wins. Superseded
     versions are written before the winner, so that they remain superseded; the other losers are set aside.
     """
     distinct = _distinct(versions)
