@@ -161,3 +161,12 @@ def _cut(text: str) -> str:
         return text
     half = MAX_MESSAGE_CHARS // 2
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+
+
+def first_of(problems: BaseExceptionGroup[WindrowError]) -> WindrowError:
+    """The first error of a group, however deeply it is nested."""
+    problem: BaseException = problems
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    assert isinstance(problem, WindrowError)
+    return problem

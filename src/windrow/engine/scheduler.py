@@ -19,7 +19,7 @@ from windrow.engine.control import Control
 from windrow.engine.episode import Interrupted
 from windrow.engine.progress import Progress
 from windrow.engine.slot_queue import SlotQueue
-from windrow.errors import WindrowError
+from windrow.errors import WindrowError, first_of
 from windrow.policies.calls import CallOutcome
 from windrow.records import ErrorRecord, Rollout
 from windrow.tasks.plan import Slot, retried
@@ -167,12 +167,3 @@ def is_retryable(rollouts: tuple[Rollout, ...]) -> bool:
     if first.status == "cancelled":
         return first.reason == "interrupted"
     return first.status == "failed" and first.error is not None and first.error.retryable
-
-
-def first_of(problems: BaseExceptionGroup[WindrowError]) -> WindrowError:
-    """The first error of a group, however deep it stands."""
-    problem: BaseException = problems
-    while isinstance(problem, BaseExceptionGroup):
-        problem = problem.exceptions[0]
-    assert isinstance(problem, WindrowError)
-    return problem

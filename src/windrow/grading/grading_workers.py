@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
 
 from windrow.engine.control import Control
-from windrow.engine.scheduler import first_of
-from windrow.errors import WindrowError
+from windrow.errors import WindrowError, first_of
 
 T = TypeVar("T")
 

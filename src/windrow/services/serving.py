@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from windrow.engine.control import Control
-from windrow.engine.scheduler import first_of
-from windrow.errors import ServiceError, WindrowError
+from windrow.errors import ServiceError, WindrowError, first_of
 from windrow.services.plan import Service
 from windrow.services.process import ServiceProcess
 from windrow.util.cancellation import is_cancelled

@@ -17,9 +17,9 @@ from windrow import errors
 from windrow.engine.commit_queue import AttemptObserver, Deliveries, FinishedAttempt
 from windrow.engine.control import Control
 from windrow.engine.progress import Progress
-from windrow.engine.scheduler import UNDELIVERED_PER_EPISODE, first_of
+from windrow.engine.scheduler import UNDELIVERED_PER_EPISODE
 from windrow.engine.slot_queue import SlotQueue
-from windrow.errors import WindrowError
+from windrow.errors import WindrowError, first_of
 from windrow.tasks.plan import Slot
 from windrow.workers.messages import Cancel, Durable, Ended, Failed, Finish, Ready, Start, Warned
 from windrow.workers.process import WorkerProcess

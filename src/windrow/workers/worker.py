@@ -21,9 +21,9 @@ from windrow.engine.context import RunContext
 from windrow.engine.control import Control
 from windrow.engine.outcome import Outcome
 from windrow.engine.progress import Progress
-from windrow.engine.scheduler import Scheduler, first_of
+from windrow.engine.scheduler import Scheduler
 from windrow.engine.slot_queue import SlotQueue
-from windrow.errors import WindrowError
+from windrow.errors import WindrowError, first_of
 from windrow.records import Rollout, decode_rollout, encode
 from windrow.store.run_directory import RunDirectory
 from windrow.store.sinks import RolloutSink
