@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
 from windrow.registry import declared
 from windrow.util.spelling import nearest
+
+# msgspec looks at a type when it first converts to it, and crashes the interpreter if two threads do so at once.
+_converting = threading.Lock()
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
@@ -74,7 +78,8 @@ def load_config(
         if not _is_text(key) or (isinstance(value, str) and not _is_text(value)):
             raise UsageError(f"{origin_of(key, origins)}{key!r:.200}: not UTF-8 text")
     try:
-        return LoadedConfig(msgspec.convert(tree, RunConfig), origins)
+        with _converting:
+            return LoadedConfig(msgspec.convert(tree, RunConfig), origins)
     except msgspec.ValidationError as problem:
         raise UsageError(explain(str(problem), tree, origins)) from None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -377,6 +379,24 @@ async def test_a_callback_of_a_run_that_was_left_may_run_examples(tmp_path) -> N
             break
         await collected(ROWS, **options(tmp_path))
     assert [r.status for r in windrow.load(tmp_path / "run")] == ["completed"] * 6
+
+
+# -- threads
+
+
+def test_the_first_calls_of_several_threads_may_come_at_once() -> None:
+    """In a process of its own, as a crash of msgspec takes the interpreter with it; in some of the tries, not in all."""
+    program = """
+import sys, threading
+from windrow.config import load_config
+sys.setswitchinterval(1e-6)
+ready = threading.Barrier(8)
+threads = [threading.Thread(target=lambda: (ready.wait(), load_config((), {"model": "m"}))) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    for _ in range(8):
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 # -- errors
