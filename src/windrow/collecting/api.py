@@ -175,8 +175,9 @@ class Collected(AsyncIterator[Item], Generic[Item]):
             self._run = await self._start()
         try:
             while True:
-                item = self._item_of(await self._run.next_event())
-                if item is not None:
+                event = await self._run.next_event()
+                item = self._item_of(event)
+                if item is not None and not self._run.was_cut(event):
                     return item
         except asyncio.CancelledError:
             await self.aclose()
@@ -189,6 +190,8 @@ class Collected(AsyncIterator[Item], Generic[Item]):
         await _abandoned_runs_ended(resolved.out)
         if self._closed:  # meanwhile
             raise StopAsyncIteration
+        if self._run is not None:  # another reader has started it meanwhile
+            return self._run
         collection = self._open_run(resolved)
         callbacks = Callbacks(collection.warn, *self._callbacks)
         return _Run(collection, callbacks, self._wanted, aggregate=self._aggregate)
@@ -242,6 +245,12 @@ class _Run:
             raise
         await self._callbacks.call(event)
         return event
+
+    def was_cut(self, event: Event) -> bool:
+        """Whether the run was cancelled, say by a budget in seconds, before this rollout had ended or was graded."""
+        if not self._control.cancelled or not isinstance(event, RolloutReady):
+            return False
+        return event.rollout.status == "cancelled" or event.rollout.grade == "pending"
 
     async def leave(self) -> None:
         """Cancel the run and see it out. Who is cancelled meanwhile waits no longer, and the run is seen out all the same."""

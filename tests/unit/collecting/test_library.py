@@ -443,3 +443,17 @@ async def test_a_disk_that_takes_no_more_stops_the_run_with_what_was_collected_s
     ids = in_log(tmp_path / "run")
     assert len(ids) == len(set(ids)) == 200
     assert not {r.id for r in rest} & set(yielded)
+
+
+async def test_rollouts_that_a_budget_in_seconds_has_cut_are_recorded_and_not_yielded(tmp_path) -> None:
+    async def slow_but_for_the_first(request: Request) -> str:
+        if request.messages[-1].text != "q0":
+            await asyncio.Event().wait()
+        return "ok"
+
+    found = await collected(
+        ROWS, **options(tmp_path, slow_but_for_the_first, sets=["budget.seconds=1"], concurrency=6)
+    )
+    assert [rollout.status for rollout in found] == ["completed"]
+    recorded = [rollout.status for rollout in windrow.load(tmp_path / "run", attempts="all")]
+    assert sorted(recorded) == ["cancelled"] * 5 + ["completed"]
