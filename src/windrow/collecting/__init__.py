@@ -2,7 +2,7 @@
 
 The way of one call, in reading order:
 
-1. `api`: the public functions; the caller iterates over a run in a task of its own.
+1. `api`: the public functions; `iteration`: the iterator that they return, over a run in a task of its own.
 2. `resolve`: the configuration becomes one frozen `ResolvedRun`, checked. It uses `rows` (one pass over the rows), `ranks`
    (this rank's share), `refusals` (settings that the run would ignore) and `fingerprints`.
 3. `opening`: the run directory is locked, compared (`compatibility`) and read, which gives a `Collection` (`collection`).
