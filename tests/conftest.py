@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +14,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.model_server import ModelServer
+
+# The key that signs runs is the tests' own, one for all processes of a session.
+if "WINDROW_STATE" not in os.environ:
+    os.environ["WINDROW_STATE"] = tempfile.mkdtemp(prefix="windrow-state-")
+    atexit.register(shutil.rmtree, os.environ["WINDROW_STATE"], ignore_errors=True)
 
 # Time limits are pytest-timeout's business: a machine that is slow is no failure. CI draws the same cases each time, so
 # that a red build can be repeated.
@@ -52,3 +60,11 @@ def indexed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(index_files, "MIN_BYTES", 0)
     monkeypatch.setattr(resume_index, "MIN_GROWTH_BYTES", 0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test puts into its environment is no secret of the next."""
+    from windrow.util import redaction
+
+    monkeypatch.setattr(redaction, "_expanded", {})

@@ -29,7 +29,13 @@ def canonical(value: Json) -> bytes:
 
 def digest(value: Json) -> str:
     """The identity of a JSON value, such as a task row."""
-    return hashlib.sha256(_canonical(value)).hexdigest()[:DIGEST_CHARS]
+    return digest_and_size(value)[0]
+
+
+def digest_and_size(value: Json) -> tuple[str, int]:
+    """The identity of a JSON value, and how many bytes its canonical form has."""
+    text = _canonical(value)
+    return hashlib.sha256(text).hexdigest()[:DIGEST_CHARS], len(text)
 
 
 def fingerprint(value: Json) -> str:

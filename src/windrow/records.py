@@ -10,7 +10,7 @@ other field is always written. Readers ignore fields they do not know, so that f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
@@ -52,6 +52,8 @@ OPPONENT = "opponent"  # the agent of a rollout that another policy than the run
 
 Json = Any  # a JSON value: dict, list, str, int, float, bool or None
 AttemptId = tuple[str, int]  # (rollout id, attempt)
+MAX_LAMPORT = 2**53
+Lamport = Annotated[int, msgspec.Meta(ge=0, le=MAX_LAMPORT)]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +99,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The text of the message, whatever shape its content has."""
         if isinstance(self.content, str):
             return self.content
-        return "".join(str(part.get("text", "")) for part in self.content or ())
+        return "".join(part_text(part) for part in self.content or ())
+
+
+def part_text(part: Mapping[str, Json]) -> str:
+    """The text of a content part; `null` is none."""
+    text = part.get("text")
+    return "" if text is None else str(text)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -374,6 +382,7 @@ class Grading(msgspec.Struct, frozen=True, kw_only=True):
 
     `scores` are by attempt in the order of `members`; none for a member means that the scorer does not apply to it. An
     error leaves the members ungraded, to be graded again. `usage` is what the judge's calls took, without cached ones.
+    `lamport` is one more than the highest that its writer had seen in the run: of two verdicts the higher is the later.
     """
 
     v: int = SCHEMA_VERSION
@@ -390,6 +399,9 @@ class Grading(msgspec.Struct, frozen=True, kw_only=True):
     judgements: tuple[Judgement, ...] = ()
     # By member: of each turn, what a teacher says of its ids.
     tokens: tuple[dict[int, TeacherTokens], ...] = ()
+    lamport: Lamport | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # given by the sink; lines of older versions have none
 
 
 def _tool_use(turns: Iterable[Turn]) -> dict[str, ToolUse]:

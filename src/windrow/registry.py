@@ -106,6 +106,11 @@ def resolve(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     raise _unknown(kind, name, names, "; your own is written module:name")
 
 
+def is_import_path(name: str) -> bool:
+    """Whether `name` is the `module:name` of code, and not the name of something that is built in or installed."""
+    return ":" in name
+
+
 def name_of(thing: Any) -> str:
     """How `thing` is spelled in a record: its built-in name, or `module:name`."""
     target = thing if hasattr(thing, "__qualname__") else type(thing)

@@ -105,7 +105,7 @@ def sent_again_as_first(server: WireServer, policy: Policy, script: Turns, captu
     route = Route()
 
     def request(turn: int, shown: tuple[Message, ...], route: Route | None) -> Request:
-        sampling = {"max_tokens": 5, "extra": {"stop": ["x"]}}
+        sampling = {"max_tokens": 5, "extra": {"salt": ["x"]}}
         return Request(
             messages=shown,
             tools=(TOOL,),

@@ -29,6 +29,8 @@ SMALL = 1500  # bytes of a file that is kept whole; of a larger one, its hash
 LOGS = ("rollouts", "scores", "judgements", "tasks", "conflicts")
 # What differs each time a run is collected or judged.
 MEASURED = ("graded_at", "seconds", "started_at", "timing", "tools_seconds", "first_token_s", "created_at")
+# What the store has added to lines since the golden runs were made.
+ADDED = ("crc32", "lamport")
 
 EXPORTS = {
     "sft": "--to sft -o sft.jsonl",
@@ -128,7 +130,7 @@ def read(run: str) -> dict[str, Any]:
     found = {(rollout["id"], rollout["attempt"]): rollout for rollout in loaded(path, "all")}
     shown = _lines(typed(f"show {path} --json --attempts all").out)
     (path / "metrics.json").unlink(missing_ok=True)
-    written = typed(f"stats {path} --json --write")
+    written = typed(f"stats {path} --json --write --trust-run")
     return {
         "final": [[rollout["id"], rollout["attempt"]] for rollout in loaded(path, "final")],
         "rollouts": {f"{id}:{attempt}": hashed(found[id, attempt]) for id, attempt in found},
@@ -136,7 +138,7 @@ def read(run: str) -> dict[str, Any]:
         "shown": [_listed(rollout) for rollout in shown],
         "numbers": {name: _numbers(line.format(run=path)) for name, line in NUMBERS.items()},
         "metrics": [written.code, json.loads((path / "metrics.json").read_bytes())],
-        "replay": [typed(f"replay {path} {id}").code for id in _replayed(run, found)],
+        "replay": [typed(f"replay {path} {id} --trust-run").code for id in _replayed(run, found)],
     }
 
 
@@ -177,7 +179,7 @@ def rescored(kind: Kind, run: str) -> dict[str, Any]:
     """The exit codes of its commands, the lines that they have added, and what then counts."""
     path = Path("runs", run)
     before = logs(path)
-    codes = [typed(command).code for command in kind.rescore]
+    codes = [typed(f"{command} --trust-run").code for command in kind.rescore]
     added = {
         name: sorted(
             (_unmeasured(json.loads(line)) for line in whole[len(before.get(name, b"")) :].splitlines()),
@@ -221,9 +223,9 @@ def logs(run: Path) -> dict[str, bytes]:
 
 
 def manifest(run: Path) -> Any:
-    """run.json, without which Windrow wrote it last, with what."""
+    """run.json, without which Windrow wrote it last, with what, and whose key signed it."""
     told = json.loads((run / "run.json").read_bytes())
-    return {key: value for key, value in told.items() if key not in ("windrow", "versions")}
+    return {key: value for key, value in told.items() if key not in ("windrow", "versions", "signature")}
 
 
 # -- comparing
@@ -283,9 +285,10 @@ def _listed(rollout: Any) -> list[Any]:
 
 
 def _unmeasured(value: Any) -> Any:
-    """Without what differs each time."""
+    """Without what differs each time, and what was added."""
     if isinstance(value, dict):
-        return {key: _unmeasured(inner) for key, inner in value.items() if key not in MEASURED}
+        left_out = (*MEASURED, *ADDED)
+        return {key: _unmeasured(inner) for key, inner in value.items() if key not in left_out}
     return [_unmeasured(inner) for inner in value] if isinstance(value, list) else value
 
 

@@ -144,7 +144,13 @@ def test_their_own_server_is_driven_by_the_command(tmp_path: Path) -> None:
         "run",
     ]
     command += ["--model", "scripted:script.json", "--tool-calls", "hermes", "--json"]
-    command += ["--env", "hud", "--set", "env.settings.start_timeout_s=200"]  # much is imported there
+    command += [
+        "--trust-rows",
+        "--env",
+        "hud",
+        "--set",
+        "env.settings.start_timeout_s=200",
+    ]  # much is imported there
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

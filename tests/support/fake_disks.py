@@ -164,6 +164,10 @@ class CrashDisk(Disk):
         self._step()
         super().rename(old, new)
 
+    def link(self, old: Path, new: Path) -> None:
+        self._step()
+        super().link(old, new)
+
     def _step(self) -> None:
         with self._turn:
             self.calls += 1

@@ -178,6 +178,7 @@ def test_the_printed_schema_demands_what_is_always_written_and_nothing_else(sche
     for kind in FIELDS:
         assert sorted(definitions[kind.__name__]["required"]) == sorted(ALWAYS[kind])
         known = ALWAYS[kind] + OPTIONAL[kind] + LOADED[kind]
+        known += ["crc32"] if kind is Rollout else []  # which the store adds to the line
         assert sorted(definitions[kind.__name__]["properties"]) == sorted(known)
 
 
@@ -212,7 +213,7 @@ def test_the_documentation_names_every_field() -> None:
     named = set(re.findall(r"`(\w+)\??`", text))
     marked = set(re.findall(r"`(\w+)\?`", text))
     assert {field for kind in FIELDS for field in ALWAYS[kind] + OPTIONAL[kind]} - named == set()
-    graded = {"about", "problem", "cached"}  # of a judgement, in scores.jsonl
+    graded = {"about", "problem", "cached", "lamport"}  # of a grading and its judgements, in scores.jsonl
     assert {field for kind in FIELDS for field in OPTIONAL[kind] + LOADED[kind]} | graded == marked
 
 

@@ -524,7 +524,12 @@ async def test_a_page_can_give_the_reward_itself_and_be_used_again(tmp_path: Pat
     with Sites() as sites:
         hook = {"page_reward": f"{__name__}:Counting", "start_url": sites.url("/widgets")}
         played = await visited(
-            sites, tmp_path / "run", scripts, rows=dict.fromkeys(scripts, hook), concurrency=1
+            sites,
+            tmp_path / "run",
+            scripts,
+            rows=dict.fromkeys(scripts, hook),
+            concurrency=1,
+            trust_rows=True,
         )
         visits = sites.visits["/widgets"]
     for name in ("first", "second"):

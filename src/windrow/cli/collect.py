@@ -10,8 +10,9 @@ import asyncio
 import os
 from pathlib import Path
 
-from windrow.cli.collect_report import closing, opening
+from windrow.cli.collect_report import closing, opening, rows_text
 from windrow.cli.flags import add_options
+from windrow.cli.output import write_out
 from windrow.cli.progress import Display
 from windrow.cli.signals import Signals
 from windrow.cli.tracker_flags import add_track_arguments
@@ -186,31 +187,34 @@ def _dry_run(resolved: ResolvedRun) -> int:
     """The plan's size, the first prompt and the first ids; nothing is written or sent."""
     collection = open_collection(resolved, stored=False)
     if not len(collection.plan):
-        print("no task is this rank's")
+        write_out("no task is this rank's")
         return 0
     slot = collection.plan.slot(0)
-    setup = resolved.context.episode_setup(slot.task)
+    setup = resolved.context.task_setup(slot.task).episode
     env = setup.env(setup.env_settings, resolved.context.env_context(slot))
     what = "episodes" if resolved.matches else "rollouts"
-    print(f"{len(collection.plan.tasks):,} tasks × {resolved.run.samples} = {len(collection.plan):,} {what}")
-    print(f"run directory: {resolved.out}")
-    print(f"behaviour: {resolved.behaviour.hash}")
-    print(f"env {setup.env_name}, agent {setup.agent_name}, model {resolved.context.policy.model}")
-    print(f"scorers: {', '.join(scorer.name for scorer in setup.scorers) or 'none'}")
-    print(f"first task: {slot.task.key} (digest {slot.task.digest})")
+    write_out(
+        f"{len(collection.plan.tasks):,} tasks × {resolved.run.samples} = {len(collection.plan):,} {what}"
+    )
+    write_out(f"run directory: {resolved.out}")
+    write_out(f"behaviour: {resolved.behaviour.hash}")
+    write_out(f"env {setup.env_name}, agent {setup.agent_name}, model {resolved.context.policy.model}")
+    write_out(f"scorers: {', '.join(scorer.name for scorer in setup.scorers) or 'none'}")
+    write_out(rows_text(resolved))
+    write_out(f"first task: {slot.task.key} (digest {slot.task.digest})")
     slots = [collection.plan.slot(number) for number in range(min(4, len(collection.plan)))]
     ids = [episode_id(slot.group, slot.sample) if resolved.matches else slot.id for slot in slots]
-    print(f"first {what}: {', '.join(ids)}")
+    write_out(f"first {what}: {', '.join(ids)}")
     if isinstance(env, Env) and setup.env.__module__.startswith("windrow.") and not env.connects:
         observation = asyncio.run(env.reset(slot.task))
-        print("first prompt:")
+        write_out("first prompt:")
         for message in observation.messages:
             role, content = (
                 (message["role"], message.get("content"))
                 if isinstance(message, dict)
                 else (message.role, message.text)
             )
-            print(f"  [{role}] {content}")
+            write_out(f"  [{role}] {content}")
     else:
-        print(f"first prompt: made by {setup.env_name} when it runs")
+        write_out(f"first prompt: made by {setup.env_name} when it runs")
     return 0

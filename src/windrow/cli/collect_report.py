@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from windrow.cli.text import mean_text, shorten
 from windrow.collecting.collection import Collection, Summary
+from windrow.collecting.resolve import ResolvedRun
 from windrow.engine.control import Control
 from windrow.stats.metrics import METRICS, AgentEntry
+from windrow.tasks.trust import FLAG
+
+SHOWN_DEMANDS = 20
 
 
 def opening(collection: Collection) -> str:
@@ -50,6 +54,18 @@ def closing(collection: Collection, summary: Summary, control: Control) -> str:
         for text in key_lines(entry)
     ]
     return "\n".join([*lines, *_paths(collection), f"windrow stats {collection.path}"])
+
+
+def rows_text(resolved: ResolvedRun) -> str:
+    """What the rows name beside data, and what allows it."""
+    allowed = resolved.allowed_demands
+    if not allowed:
+        trusted = f" ({FLAG} is given)" if resolved.context.trust.config.rows else ""
+        return f"rows: nothing but data{trusted}"
+    shown = [f"  {demand} ({by})" for demand, by in list(allowed.items())[:SHOWN_DEMANDS]]
+    if len(allowed) > SHOWN_DEMANDS:
+        shown.append("  …")
+    return "\n".join(["rows name, beside data:", *shown])
 
 
 def key_lines(entry: AgentEntry) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from windrow.cli import collect
+from windrow.cli.output import write_out
 from windrow.config import OPTIONS, as_tree, load_config
 
 
@@ -24,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name, None) for name in OPTIONS}
     loaded = load_config(arguments.config, options, arguments.set)
-    rows = [(key, msgspec.json.encode(value).decode()) for key, value in _leaves(as_tree(loaded.run))]
+    tree = {**as_tree(loaded.run), "trust": as_tree(loaded.trust)}
+    rows = [(key, msgspec.json.encode(value).decode()) for key, value in _leaves(tree)]
     for key, value in rows:
-        print(f"{key + ': ' + value:<56} # {_origin(key, loaded.origins)}")
+        write_out(f"{key + ': ' + value:<56} # {_origin(key, loaded.origins)}")
     return 0
 
 

@@ -9,6 +9,7 @@ import platform
 import resource
 from importlib.metadata import PackageNotFoundError, version
 
+from windrow.cli.output import write_out
 from windrow.config import OPTIONS, load_config
 from windrow.policies.doctor import Finding, examine
 from windrow.policies.models import MODELS
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model is not None or arguments.base_url is not None:
         findings += _endpoint(arguments)
     for finding in findings:
-        print(f"{MARKS[finding.ok]}  {finding.name:<15} {finding.detail}")
+        write_out(f"{MARKS[finding.ok]}  {finding.name:<15} {finding.detail}")
     return 1 if any(finding.ok is False for finding in findings) else 0
 
 

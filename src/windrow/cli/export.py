@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Any
 
+from windrow.cli.output import write_error, write_out
 from windrow.errors import UsageError
 from windrow.exports.run import BUILT_IN, Report, export, reasons
 from windrow.registry import declared
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress=_Progress(),
         **_settings(arguments),
     )
-    print(text(report))
+    write_out(text(report))
     return 1 if report.invalid else 0
 
 
@@ -101,5 +101,5 @@ class _Progress:
 
     def __call__(self, read: int, exported: int) -> None:
         if time.monotonic() >= self._next:
-            print(f"{read:,} rollouts read, {exported:,} exported", file=sys.stderr, flush=True)
+            write_error(f"{read:,} rollouts read, {exported:,} exported")
             self._next = time.monotonic() + PROGRESS_S

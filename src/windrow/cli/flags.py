@@ -34,6 +34,7 @@ def _add_tasks_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
     group.add_argument("--shuffle", type=int, metavar="SEED", help="order the tasks by a seeded shuffle")
     group.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")
+    add_trust_argument(group)
     group.add_argument(
         "--draw",
         choices=("uniform", "ratio"),
@@ -227,10 +228,31 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--no-lock", dest="lock", action="store_false", default=None, help="do not lock the run"
     )
     group.add_argument(
+        "--shared",
+        action="store_true",
+        default=None,
+        help="let other users read a new run, as the umask allows (only this user can)",
+    )
+    group.add_argument(
         "--config", action="append", default=[], metavar="FILE", help="YAML; repeats, later wins"
     )
     group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="such as limits.max_turns=5"
+    )
+
+
+def add_trust_argument(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--trust-rows",
+        action="store_true",
+        default=None,
+        help="let rows name modules, commands, hosts and variables (`trust` of --config lists single ones)",
+    )
+
+
+def add_trust_run_argument(group: argparse._ActionsContainer, what: str) -> None:
+    group.add_argument(
+        "--trust-run", action="store_true", help=f"{what}, though the run is not one of your own"
     )
 
 

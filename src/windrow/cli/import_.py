@@ -6,9 +6,9 @@ windrow import --from SYSTEM rollouts.jsonl --agent SYSTEM:http://127.0.0.1:1100
 from __future__ import annotations
 
 import argparse
-import sys
 
 from windrow.cli.flags import add_options
+from windrow.cli.output import write_error, write_out
 from windrow.collecting.importing import Imported, Importer, import_run
 from windrow.collecting.resolve import resolve
 from windrow.config import OPTIONS, load_config
@@ -43,11 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
     options["tasks"] = str(importer.inputs)
     resolved = resolve(load_config(arguments.config, options, arguments.set))
     for note in () if arguments.quiet else resolved.notes:
-        _say(note)
+        write_error(note)
     if resolved.source.invalid:
-        _say(f"left out {list_problems(resolved.source.invalid)}")
-    imported = run_loop(import_run(resolved, importer, on_warning=lambda text: _say(f"warning: {text}")))
-    print(_text(str(resolved.out), importer, imported))
+        write_error(f"left out {list_problems(resolved.source.invalid)}")
+    imported = run_loop(
+        import_run(resolved, importer, on_warning=lambda text: write_error(f"warning: {text}"))
+    )
+    write_out(_text(str(resolved.out), importer, imported))
     return 0
 
 
@@ -64,7 +66,3 @@ def _text(run: str, importer: Importer, imported: Imported) -> str:
     else:
         lines.append(f"all {summary.planned:,} are done: windrow stats {run}")
     return "\n".join(lines)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ import keyword
 from importlib.resources import files
 from pathlib import Path
 
+from windrow.cli.output import write_out
 from windrow.errors import UsageError
 
 TEMPLATES = {"{}.py": "env.py.txt", "test_{}.py": "test_env.py.txt", "{}_tasks.jsonl": "tasks.jsonl.txt"}
@@ -34,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as problem:
         raise UsageError(f"cannot write to {folder}: {problem.strerror}") from None
     for path in written:
-        print(path)
-    print(f"try it:  python -m pytest {next(path for path in written if path.name.startswith('test_'))}")
+        write_out(path)
+    write_out(f"try it:  python -m pytest {next(path for path in written if path.name.startswith('test_'))}")
     return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import threading
@@ -20,12 +21,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from windrow.cli.output import shown, visible
 from windrow.cli.progress_text import Frame
 from windrow.cli.streams import Capture
 
 REDRAW_S = 0.2
 MARGIN = 2  # room for the ^C that a terminal echoes at the end of the last line
 MIN_BAR = 6
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 STYLES = ("", "red", "dim")  # of a frame's rows
 
 
@@ -64,7 +67,7 @@ class Region:
         """A message above the region."""
         with self._lock, contextlib.suppress(OSError):
             self._print(self._capture.lines())
-            self._print(text)
+            self._print(shown(text))
 
     def close(self, *, last: Frame | None) -> None:
         """Take the region away, leave a last frame standing in its place, and give the streams back."""
@@ -96,8 +99,9 @@ class Region:
         self._console.size = (width or usual.columns, height or usual.lines)
 
     def _print(self, text: str) -> None:
+        """Print lines: of ours, or of whatever else writes to the streams, with its colours."""
         if text:
-            self._console.print(Text.from_ansi(text.removesuffix("\n")), soft_wrap=True)
+            self._console.print(Text.from_ansi(_coloured(text.removesuffix("\n"))), soft_wrap=True)
 
 
 class _Picture:
@@ -110,12 +114,12 @@ class _Picture:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = max(options.max_width - MARGIN, 1)
         if self._frame.status is not None:
-            self._spinner.update(text=Text(_cut(self._frame.status, room - 2)))
+            self._spinner.update(text=Text(_cut(visible(self._frame.status), room - 2)))
             yield self._spinner
             return
         yield self._bar(room)
         for row, style in zip(self._frame.rows, STYLES, strict=False):
-            for line in pack(row, room):
+            for line in pack(map(visible, row), room):
                 yield Text(line, style=style, no_wrap=True, overflow="crop")
 
     def _bar(self, room: int) -> Table | Text:
@@ -127,6 +131,13 @@ class _Picture:
         row = Table.grid(padding=(0, 1, 0, 0))
         row.add_row(bar, Text(label, no_wrap=True))
         return row
+
+
+def _coloured(text: str) -> str:
+    """`text` with its colours, and of lines that were written over each other the last; all else is made visible."""
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    parts = _COLOUR.split("\n".join(lines))
+    return "".join(part if number % 2 else visible(part) for number, part in enumerate(parts))
 
 
 def pack(parts: Iterable[str], room: int) -> list[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from windrow.cli.output import printing, write_error, write_out, write_traceback
 from windrow.errors import UsageError, WindrowError
 from windrow.version import __version__
 
@@ -63,14 +63,18 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments
+    with printing():
+        return _exit_code(arguments, debug="--debug" in arguments)
+
+
+def _exit_code(arguments: list[str], *, debug: bool) -> int:
     try:
         return _run(arguments)
     except WindrowError as problem:
         if debug:
-            traceback.print_exc()
+            write_traceback()
         else:
-            print(f"windrow: {problem}", file=sys.stderr)
+            write_error(f"windrow: {problem}")
         return 2 if isinstance(problem, UsageError) else 1
     except KeyboardInterrupt:
         return 130
@@ -79,16 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as problem:
         if debug:
-            traceback.print_exc()
+            write_traceback()
         else:
             what = f"{type(problem).__name__}: {problem}"
-            print(f"windrow: internal error: {what} (--debug shows where)", file=sys.stderr)
+            write_error(f"windrow: internal error: {what} (--debug shows where)")
         return 1
 
 
 def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
-        print(f"windrow {__version__}")
+        write_out(f"windrow {__version__}")
         return 0
     parser = Parser(
         prog="windrow", description="Collect rollouts: run tasks against a policy, record, grade."

@@ -6,9 +6,9 @@ windrow merge runs/mine.0 runs/mine.1 runs/mine.2 -o runs/mine     # in any orde
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
+from windrow.cli.output import write_error, write_out
 from windrow.cli.progress_text import percent
 from windrow.collecting.merge import MergeProgress, MergeResult, merge
 
@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.out,
         lock=arguments.lock,
         on_progress=None if arguments.quiet else _Progress(),
-        on_warning=lambda text: _say(f"warning: {text}"),
+        on_warning=lambda text: write_error(f"warning: {text}"),
     )
-    print(merged_text(arguments.out, merged))
+    write_out(merged_text(arguments.out, merged))
     return 0 if merged.complete else 1
 
 
@@ -74,14 +74,12 @@ class _Progress:
             return
         self._next = now + PROGRESS_S
         if progress.phase in ("counting", "copying"):
-            _say("counting …" if progress.phase == "counting" else f"copying: {progress.blobs:,} blobs")
+            write_error(
+                "counting …" if progress.phase == "counting" else f"copying: {progress.blobs:,} blobs"
+            )
             return
         done = progress.read_bytes if progress.phase == "reading" else progress.written_bytes
         total = progress.total_bytes
-        _say(
+        write_error(
             f"{progress.phase} {percent(min(done, total), total):3}%  {done / 1e6:,.0f}/{total / 1e6:,.0f} MB"
         )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

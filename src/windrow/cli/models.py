@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
+from windrow.cli.output import write_error, write_out
 from windrow.policies.models import DEFAULT_MODEL, MODELS, cache_directory, find_model, pull
 
 
@@ -17,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "pull":
-        path = pull(find_model(arguments.name), lambda text: print(text, file=sys.stderr, flush=True))
-        print(path)
+        path = pull(find_model(arguments.name), write_error)
+        write_out(path)
         return 0
-    print(f"cache: {cache_directory()}")
+    write_out(f"cache: {cache_directory()}")
     for model in MODELS.values():
         here = "here" if model.path.exists() else "windrow models pull " + model.name
-        print(f"{model.name}  {model.size_bytes / 1e6:.0f} MB  {here}  {model.about}")
+        write_out(f"{model.name}  {model.size_bytes / 1e6:.0f} MB  {here}  {model.about}")
     return 0

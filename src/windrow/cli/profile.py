@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterator
 
 import msgspec
 
+from windrow.cli.output import write_error, write_json_bytes, write_out
 from windrow.cli.text import parse_reward, shorten
 from windrow.errors import UsageError
 from windrow.exports.task_files import TaskFileSummary, keep_tasks
@@ -76,11 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     if keep is not None:
         kept = keep_tasks(arguments.run, run_profile, keep, arguments.out, overwrite=arguments.overwrite)
     if arguments.json:
-        sys.stdout.writelines(json_pieces(run_profile))
+        for piece in json_pieces(run_profile):
+            write_json_bytes(piece.encode())
     else:
-        sys.stdout.writelines(f"{line}\n" for line in text_lines(run_profile, limit=arguments.limit))
+        for line in text_lines(run_profile, limit=arguments.limit):
+            write_out(line)
     if kept is not None:
-        print(kept_text(kept), file=sys.stderr)
+        write_error(kept_text(kept))
     return 0 if kept is None or kept.kept else 1
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from windrow.cli.output import write_error
 from windrow.cli.progress_text import Frame, Speed, frame, percent, work_frame
 from windrow.cli.streams import JsonLines, descriptor
 from windrow.collecting.collection import Collection
@@ -104,7 +105,7 @@ class Display:
         if self._region is not None:
             self._region.say(text)
         else:
-            print(text, file=sys.stderr, flush=True)
+            write_error(text)
 
     def close(self) -> None:
         self.status(None)

@@ -8,11 +8,11 @@ windrow rescore RUN --list                           # the generations; --use N 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
 from windrow.cli.collect import BUDGET_EXIT
-from windrow.cli.flags import add_judge_arguments
+from windrow.cli.flags import add_judge_arguments, add_trust_run_argument
+from windrow.cli.output import write_error, write_out
 from windrow.cli.progress_text import duration, percent
 from windrow.cli.signals import Signals
 from windrow.cli.text import shorten
@@ -70,21 +70,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-lock", dest="lock", action="store_false", default=None, help="do not lock the run"
     )
+    add_trust_run_argument(group, "use the scorers and judges that it names")
     group.add_argument("--quiet", action="store_true", help="no progress; errors are still shown")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
-        print(_listed(generations(arguments.run)))
+        write_out(_listed(generations(arguments.run)))
         return 0
     if arguments.use is not None:
-        chosen = use_generation(arguments.run, arguments.use)
+        chosen = use_generation(arguments.run, arguments.use, trust_run=arguments.trust_run)
         names = ", ".join(entry["name"] for entry in chosen.of.get("scorers") or ())
-        print(f"{arguments.run}: generation {chosen.generation} is active ({names})")
+        write_out(f"{arguments.run}: generation {chosen.generation} is active ({names})")
         return 0
     options = {name: getattr(arguments, name) for name in OPTIONS if hasattr(arguments, name)}
     scorers = options.pop("scorers")
-    signals = Signals(_say, what="gradings")
+    signals = Signals(write_error, what="gradings")
     control = Control()
     progress = _Progress(quiet=arguments.quiet)
 
@@ -98,9 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
                 config=arguments.config,
                 sets=arguments.set,
                 activate=arguments.activate,
+                trust_run=arguments.trust_run,
                 control=control,
                 on_progress=progress,
-                on_warning=lambda text: _say(f"warning: {text}"),
+                on_warning=lambda text: write_error(f"warning: {text}"),
                 **options,
             )
 
@@ -108,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         rescored = run_loop(whole())
     except KeyboardInterrupt:
         return signals.exit_code or 130
-    print(_text(arguments.run, rescored, control))
+    write_out(_text(arguments.run, rescored, control))
     if signals.exit_code is not None:
         return signals.exit_code
     if control.reason == "budget":
@@ -160,10 +162,6 @@ def _listed(run_generations: list[Generation]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 class _Progress:
     """A line on standard error every few seconds; on a terminal it is written in place."""
 
@@ -186,7 +184,7 @@ class _Progress:
         rate = progress.read / (now - self._started)
         left = duration((progress.total - progress.read) / rate) if rate else "?"
         failed = f", {progress.failed:,} failed" if progress.failed else ""
-        _say(
+        write_error(
             f"{percent(progress.read, progress.total):3}%  {progress.read:,}/{progress.total:,} rollouts  "
             f"{progress.judged:,} gradings{failed}  {rate:,.0f}/s  {left} to go"
         )

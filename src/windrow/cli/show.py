@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from windrow.cli.output import write_json_bytes, write_out
 from windrow.cli.text import score_text, shorten
 from windrow.errors import UsageError
 from windrow.identity import rollout_id
@@ -17,6 +17,8 @@ from windrow.store.blobs import FOLDER, path_of
 from windrow.store.reader import RunReader, load
 from windrow.store.where import parse_where
 from windrow.util.blobs import is_blob
+
+MOST_SEATS = 100  # that are listed by id
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,17 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
     rollouts = _selected(arguments)
     if arguments.json:
         for rollout in rollouts:
-            sys.stdout.buffer.write(encode(rollout) + b"\n")
+            write_json_bytes(encode(rollout) + b"\n")
         return 0
     if arguments.id is None:
         for rollout in rollouts:
-            print(_line(rollout))
+            write_out(_line(rollout))
         return 0
     gradings = RunReader(arguments.run).gradings() if arguments.judgements else None
     for number, rollout in enumerate(rollouts):
-        print("\n" * bool(number) + transcript(rollout, Path(arguments.run)))
+        write_out("\n" * bool(number) + transcript(rollout, Path(arguments.run)))
         if gradings is not None:
-            print(judgements_text(gradings.of(rollout.key)) or "\nno judge was asked")
+            write_out(judgements_text(gradings.of(rollout.key)) or "\nno judge was asked")
     return 0
 
 
@@ -95,9 +97,11 @@ def transcript(rollout: Rollout, run: Path) -> str:
         )
         lines += [
             f"        seat {seat} is {rollout_id(rollout.group, rollout.sample, seat)}"
-            for seat in range(rollout.seats)
+            for seat in range(min(rollout.seats, MOST_SEATS))
             if seat != rollout.seat
         ]
+        if rollout.seats > MOST_SEATS:
+            lines.append(f"        … and {rollout.seats - MOST_SEATS:,} more seats")
     if rollout.error:
         lines.append(
             f"error   {rollout.error.owner}/{rollout.error.kind} in {rollout.error.phase}: {rollout.error.message}"

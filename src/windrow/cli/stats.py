@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 
-import msgspec
-
+from windrow.cli.flags import add_trust_run_argument
+from windrow.cli.output import write_error, write_json, write_out
 from windrow.cli.text import counts_text, mean_text, parse_reward, shorten
 from windrow.cli.tracker_flags import add_track_arguments
 from windrow.errors import UsageError
@@ -16,6 +15,8 @@ from windrow.registry import declared, load_declared
 from windrow.stats.majority import Majority
 from windrow.stats.schema import METRICS, Metrics
 from windrow.stats.summary import PASS_REWARD, Stats, summarise
+from windrow.store.manifest import read_manifest
+from windrow.store.trust import RunTrust
 from windrow.trackers.names import Named, parse_track
 
 
@@ -31,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_track_arguments(parser.add_argument_group("trackers"))
     parser.add_argument("--write", action="store_true", help="write metrics.json into the run directory, too")
+    add_trust_run_argument(
+        parser, "with --write: import the environments that it names and ask their aggregate()"
+    )
     parser.add_argument(
         "--aggregate",
         metavar="NAME:URL",
@@ -54,14 +58,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--iteration goes with --as; without it the numbers are of all passes")
     if arguments.aggregate is not None:
         return _aggregate(arguments)
+    if arguments.trust_run and not arguments.write:
+        raise UsageError("--trust-run goes with --write; nothing else acts on what a run names")
     trackers = [parse_track(text) for text in arguments.track or ()]
     if arguments.write:
         stats, metrics = _write(arguments)
     else:
         stats, metrics = summarise(arguments.run, pass_reward=arguments.pass_reward), None
-    print(msgspec.json.encode(stats).decode() if arguments.json else text(stats))
+    if arguments.json:
+        write_json(stats)
+    else:
+        write_out(text(stats))
     if arguments.write:
-        print(f"wrote {Path(arguments.run) / METRICS}", file=sys.stderr)
+        write_error(f"wrote {Path(arguments.run) / METRICS}")
     if trackers:
         _track(arguments, trackers, metrics)
     return 0
@@ -71,7 +80,10 @@ def _write(arguments: argparse.Namespace) -> tuple[Stats, Metrics]:
     """Into metrics.json, whatever stands there."""
     from windrow.stats.metrics import measure_run, write_metrics  # with the environments, which have hooks
 
-    found = measure_run(arguments.run, pass_reward=arguments.pass_reward, warn=_warn)
+    trust = RunTrust(Path(arguments.run), read_manifest(Path(arguments.run)), given=arguments.trust_run)
+    found = measure_run(
+        arguments.run, pass_reward=arguments.pass_reward, may_import=trust.may_import, warn=_warn
+    )
     write_metrics(arguments.run, found)
     return found.stats, found.metrics
 
@@ -95,7 +107,7 @@ def _aggregate(arguments: argparse.Namespace) -> int:
     name, _, address = arguments.aggregate.partition(":")
     aggregate = load_declared("aggregate", name)
     aggregates = run_loop(aggregate(arguments.run, address))
-    print(msgspec.json.format(msgspec.json.encode(aggregates), indent=2).decode())
+    write_json(aggregates, indent=2)
     return 0
 
 
@@ -103,12 +115,15 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.iteration is not None and arguments.iteration < 0:
         raise UsageError(f"--iteration {arguments.iteration}: expected a number from 0 on")
     report = load_declared("report", arguments.as_)(arguments.run, iteration=arguments.iteration)
-    print(msgspec.json.encode(report.plain()).decode() if arguments.json else report.text())
+    if arguments.json:
+        write_json(report.plain())
+    else:
+        write_out(report.text())
     return 0
 
 
 def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    write_error(f"warning: {message}")
 
 
 def text(stats: Stats) -> str:

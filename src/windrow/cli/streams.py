@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterable
 from typing import BinaryIO, TextIO
 
+from windrow.cli.output import visible_json
+
 CHUNK = 1 << 16
 
 
@@ -37,6 +39,7 @@ class JsonLines:
 
     def write(self, line: bytes) -> None:
         """Raises BrokenPipeError when nobody reads any more."""
+        line = visible_json(line)
         if self._own is None:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()

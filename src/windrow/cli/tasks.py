@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
+import msgspec
+
+from windrow.cli.flags import add_trust_argument
+from windrow.cli.output import write_error, write_out
 from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.engine.components import Overrides
@@ -23,6 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--split", help="the split of an hf: data set")
     check.add_argument("--map", action="append", metavar="FIELD=SOURCE[|FILTER]", help=MAP_HELP)
     check.add_argument("--skip-invalid", action="store_true", default=None, help="leave invalid rows out")
+    add_trust_argument(check)
+    check.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a configuration, of which only `trust` is used",
+    )
 
 
 class _AnyPolicy(Policy):
@@ -34,14 +45,16 @@ class _AnyPolicy(Policy):
 def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("env", "split", "map", "skip_invalid")}
     options["tasks"] = arguments.file
-    resolved = resolve(load_config((), options), Overrides(policy=_AnyPolicy()))
+    trust = load_config(arguments.config, {"trust_rows": arguments.trust_rows}).trust
+    loaded = msgspec.structs.replace(load_config((), options), trust=trust)
+    resolved = resolve(loaded, Overrides(policy=_AnyPolicy()))
     source = resolved.source
     repeated = sum(1 for position in range(len(source)) if source.identity(position)[1])
-    print(f"{arguments.file}: {len(source):,} valid tasks")
+    write_out(f"{arguments.file}: {len(source):,} valid tasks")
     if repeated:
-        print(f"{repeated:,} of them repeat an earlier row")
+        write_out(f"{repeated:,} of them repeat an earlier row")
     for note in resolved.notes:
-        print(note)
+        write_out(note)
     if source.invalid:
-        print(f"left out {list_problems(source.invalid)}", file=sys.stderr)
+        write_error(f"left out {list_problems(source.invalid)}")
     return 0

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import msgspec
-
+from windrow.cli.output import write_json, write_out
 from windrow.cli.text import counts_text
 from windrow.errors import UsageError
 from windrow.exports.tokens.drift import Drift, DriftCounter
@@ -48,7 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
         for rollout in load(arguments.run):
             counter.add(rollout)
         report = counter.report()
-        print(msgspec.json.encode(report).decode() if arguments.json else table(arguments.run, report))
+        if arguments.json:
+            write_json(report)
+        else:
+            write_out(table(arguments.run, report))
         return 0
     matching = [rollout for rollout in load(arguments.run) if rollout.id.startswith(arguments.id)]
     if not matching:
@@ -57,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         forest, sequences = planted(rollout, merging)
         if arguments.json:
             for sequence in sequences:
-                print(msgspec.json.encode(plain(sequence)).decode())
+                write_json(plain(sequence))
         else:
-            print("\n".join(details(rollout, forest, sequences, decode)))
+            write_out("\n".join(details(rollout, forest, sequences, decode)))
     return 0
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-import msgspec
-
+from windrow.cli.output import write_json, write_out
 from windrow.exports.tokens.verify import TokenCheck, verify_run
 
 
@@ -16,7 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     verdict = verify_run(arguments.run)
-    print(msgspec.json.encode(verdict).decode() if arguments.json else text(verdict))
+    if arguments.json:
+        write_json(verdict)
+    else:
+        write_out(text(verdict))
     return 1 if verdict.fatal else 0
 
 

@@ -18,10 +18,9 @@ from windrow.envs.scoring import GroupScorer
 from windrow.errors import WindrowError
 from windrow.grading.groups import GroupTracker
 from windrow.records import Rollout
-from windrow.registry import name_of
 from windrow.stats.metrics import Metrics, measure_run, unchanged_metrics, write_metrics
 from windrow.store.judgements import Judgements
-from windrow.store.rank_progress import RankShare
+from windrow.store.rank_progress import RankShare, collecting, share_of
 from windrow.store.reader import RunReader
 from windrow.store.resume import ResumeState
 from windrow.store.run_directory import RunDirectory
@@ -113,6 +112,7 @@ class Collection:
         return self.groups.short if self.groups is not None else 0
 
     def warn(self, message: str) -> None:
+        message = self.resolved.redactor.text(message)
         self.warnings.append(message)
         if self._on_warning is not None:
             self._on_warning(message)
@@ -169,8 +169,7 @@ class Collection:
 
     def _measure(self, directory: RunDirectory, warn: Warn) -> Metrics:
         """The metrics that stand in metrics.json, where they are of the run as it is now; else new ones."""
-        env = self.resolved.context.env
-        envs = {name_of(env): env}
+        envs = self.resolved.envs
         with directory.locks.measuring() if directory.locks is not None else contextlib.nullcontext():
             metrics = unchanged_metrics(directory.path, envs=envs)
             if metrics is None:
@@ -196,12 +195,30 @@ class Collection:
         }
         with self.directory.shared_files_locked():
             manifest = msgspec.structs.replace(self.directory.manifest, agents=dict(self._planned_by_agent))
-            redo = redo_under_way(self.resolved, manifest) if summary.pending else None
             if self.resolved.rank is None:
-                manifest = msgspec.structs.replace(manifest, counts=counts, redo=redo)
+                manifest = msgspec.structs.replace(manifest, counts=counts)
             else:
-                share = RankShare(counts=counts, redo=redo)
+                share = RankShare(counts=counts, redo=redo_under_way(self.resolved, manifest))
                 manifest = with_rank(manifest, self.resolved.rank.number, share, len(self.whole_plan))
+            self.directory.write_manifest(manifest)
+
+    def end_redo(self) -> None:
+        """Write into run.json that a redo is finished, if one was under way and nothing is left of it.
+
+        This is the last write of a call: after a kill before it, the same command goes on with what is missing.
+        """
+        if self.directory is None or self.directory.manifest is None or self.summary().pending:
+            return
+        with self.directory.shared_files_locked():
+            manifest = self.directory.manifest
+            if redo_under_way(self.resolved, manifest) is None:
+                return
+            if self.resolved.rank is None:
+                manifest = msgspec.structs.replace(manifest, redo=None)
+            else:
+                number = self.resolved.rank.number
+                share = share_of(collecting(manifest.ranks), number)
+                manifest = with_rank(manifest, number, msgspec.structs.replace(share, redo=None))
             self.directory.write_manifest(manifest)
 
     def _by_agent(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -233,7 +250,9 @@ class Collection:
         self.resume_state.save_indexes(directory.disk)
         self.sink = directory.rollout_sink(self.resolved.redactor, self.resume_state.indexes[log.path.name])
         self.resume_state.indexes.clear()
-        self.grading_sink = GradingSink(directory.open_scores(), self.resolved.redactor)
+        self.grading_sink = GradingSink(
+            directory.open_scores(), self.resolved.redactor, reader.latest_lamport
+        )
         if self.resolved.run_scorers.models:
             self.judgements = Judgements(directory.open_judgements(), self.resolved.redactor)
 

@@ -11,8 +11,9 @@ import msgspec
 
 from windrow.collecting.ranks import without_rank
 from windrow.collecting.resolve import ResolvedRun
-from windrow.config import as_tree
+from windrow.config import RunConfig, as_tree
 from windrow.errors import UsageError
+from windrow.records import Json
 from windrow.store.manifest import (
     Fingerprint,
     Manifest,
@@ -36,6 +37,7 @@ from windrow.store.run_directory import RunDirectory
 from windrow.store.segments import segments, whole_sizes
 from windrow.tasks.selection import refuse_other_draw, with_draw
 from windrow.tasks.sharding import plan_digest
+from windrow.util.redaction import Redactor
 from windrow.version import __version__
 
 
@@ -65,8 +67,8 @@ def agreed_manifest(resolved: ResolvedRun, before: Manifest | None, *, regrade: 
         version=__version__,
         source=resolved.source.name,
         split=resolved.source.split,
-        config=resolved.redactor.tree(as_tree(without_rank(resolved.loaded.run))),
-        behaviour=resolved.behaviour,
+        config=resolved.redactor.tree(_recorded(resolved.loaded.run)),
+        behaviour=_without_secrets(resolved.behaviour, resolved.redactor),
         grading=resolved.grading,
         code=resolved.code,
         draws=with_draw((), resolved.draw),
@@ -82,7 +84,7 @@ def agreed_manifest(resolved: ResolvedRun, before: Manifest | None, *, regrade: 
     if before.behaviour.hash != resolved.behaviour.hash:
         raise UsageError(
             "what shapes the rollouts has changed since this run was begun:\n"
-            + difference(before.behaviour.of, resolved.behaviour.of)
+            + difference(before.behaviour.of, fresh.behaviour.of)
             + "\nChoose another --out for the new settings, or --overwrite to move the old run aside"
         )
     refuse_other_draw(before.draws, resolved.draw)
@@ -96,6 +98,18 @@ def agreed_manifest(resolved: ResolvedRun, before: Manifest | None, *, regrade: 
         versions=fresh.versions,
         draws=with_draw(before.draws, resolved.draw),
     )
+
+
+def _recorded(run: RunConfig) -> dict[str, Json]:
+    """What run.json keeps of the configuration. Whether the run is shared is said by the modes of its files alone."""
+    tree = as_tree(without_rank(run))
+    del tree["shared"]
+    return tree
+
+
+def _without_secrets(fingerprint: Fingerprint, redactor: Redactor) -> Fingerprint:
+    """What run.json says of it. The hash is of the whole: the command of a tool server may hold a secret."""
+    return msgspec.structs.replace(fingerprint, of=redactor.tree(fingerprint.of))
 
 
 def redo_under_way(resolved: ResolvedRun, manifest: Manifest) -> Redo | None:

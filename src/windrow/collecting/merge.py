@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from windrow.envs import BaseEnv
 from windrow.records import OPPONENT
 from windrow.stats.cache import CACHE, confirm_cache
 from windrow.stats.metrics import METRICS, Metrics, measure_run, write_metrics
@@ -19,6 +20,7 @@ def merge(
     runs: Sequence[str | Path],
     out: str | Path,
     *,
+    envs: Mapping[str, type[BaseEnv]] | None = None,
     lock: bool = True,
     on_progress: Callable[[MergeProgress], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
@@ -26,12 +28,13 @@ def merge(
 ) -> MergeResult:
     """Merge the runs, and the one at `out` if there is one, into `out`.
 
+    Nothing that the runs name is imported: `aggregate` is asked of those of their environments that the caller has, `envs`.
     Raises UsageError for runs that are not parts of one run. In that case, and when the disk is full, `out` is unchanged.
     """
     return merge_runs(
         runs,
         out,
-        measurer=_MetricsFiles(),
+        measurer=_MetricsFiles(envs or {}),
         lock=lock,
         on_progress=on_progress,
         on_warning=on_warning,
@@ -44,11 +47,14 @@ class _MetricsFiles:
 
     files = frozenset({METRICS, CACHE})
 
+    def __init__(self, envs: Mapping[str, type[BaseEnv]]) -> None:
+        self._envs = envs
+
     def measure(self, folder: Path, disk: Disk, warn: Callable[[str], None]) -> int:
         with warnings.catch_warnings():
             # Nothing is said here of lines that cannot be read: every reader of the run is warned of them.
             warnings.simplefilter("ignore")
-            measured = measure_run(folder, warn=warn)
+            measured = measure_run(folder, envs=self._envs, warn=warn)
         write_metrics(folder, measured, disk)
         return _ungraded(measured.metrics)
 

@@ -8,6 +8,7 @@ from windrow.collecting.collection import Collection, Warn
 from windrow.collecting.compatibility import changed_code, check_compatible, refuse_sharing
 from windrow.collecting.resolve import ResolvedRun
 from windrow.store.run_directory import RunDirectory, move_aside
+from windrow.store.signing import why_unsigned
 from windrow.store.where import parse_where
 from windrow.tasks.selection import changed_blocks
 from windrow.util.disk import Disk
@@ -37,15 +38,18 @@ def open_collection(
     path, rank = resolved.out, resolved.rank
     aside = move_aside(path, lock=resolved.run.lock, disk=disk) if overwrite else None
     directory = RunDirectory(
-        path, rank=rank.number if rank is not None else None, lock=resolved.run.lock, disk=disk
+        path,
+        rank=rank.number if rank is not None else None,
+        lock=resolved.run.lock,
+        shared=resolved.run.shared,
+        disk=disk,
     )
     try:
         with directory.shared_files_locked():
             before = directory.manifest
             as_configured, resolved = resolved, resolved.continuing(before)
             check_compatible(resolved, directory, regrade=regrade, redo=redo)
-            file = directory.open_tasks()
-            file.adopt(resolved.tasks)
+            file = directory.adopt_tasks(resolved.tasks)
             if resolved.scan_index is not None:
                 resolved.scan_index.save(path, directory.disk)
         collection = Collection(
@@ -53,6 +57,10 @@ def open_collection(
         )
         if rank is not None:
             collection.save()
+        if before is None and (why := why_unsigned()) is not None:
+            collection.warn(
+                f"the run is not signed, so that replay and rescore will ask for --trust-run: {why}"
+            )
         for message in changed_blocks(resolved.draw, as_configured.draw):
             collection.warn(message)
         if aside is not None:

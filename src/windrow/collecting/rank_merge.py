@@ -19,7 +19,7 @@ from windrow.engine.control import Control
 from windrow.errors import UsageError, WindrowError
 from windrow.store.lock import holder_of
 from windrow.store.locks import RANK
-from windrow.store.manifest import MANIFEST, read_manifest
+from windrow.store.manifest import is_run, read_manifest
 from windrow.store.merging.manifests import check_parts
 from windrow.store.rank_progress import Ranks, collecting, share_of
 from windrow.store.run_directory import refuse_strangers
@@ -49,7 +49,7 @@ def refuse_merge(resolved: ResolvedRun, out: Path) -> None:
             f"--merge {out} is where the rollouts are collected. What ranks collect in one directory is one run already; else give "
             f"--merge a directory of its own"
         )
-    if (out / MANIFEST).exists():
+    if is_run(out):
         mine = agreed_manifest(resolved, None, regrade=False)
         check_parts((out, read_manifest(out)), (resolved.out, mine))
 
@@ -59,6 +59,7 @@ class Others:
 
     def __init__(self, collection: Collection) -> None:
         resolved = collection.resolved
+        self._envs = resolved.envs
         self._own = resolved.rank.number if resolved.rank is not None else 0
         count = resolved.rank.world_size if resolved.rank is not None else 1
         self.directories = [resolved.out_of(rank) for rank in range(count)]
@@ -86,8 +87,8 @@ class Others:
 
     def join(self, out: Path, *, lock: bool, on_warning: Say) -> Joined:
         """Merge the directories that exist."""
-        directories = [path for path in self.directories if (path / MANIFEST).exists()]
-        merged = merge(directories, out, lock=lock, on_warning=on_warning)
+        directories = [path for path in self.directories if is_run(path)]
+        merged = merge(directories, out, envs=self._envs, lock=lock, on_warning=on_warning)
         lacking = (self._at_work(rank) or self._lacks(rank) for rank in self._others())
         return Joined(merged, [line for line in lacking if line is not None])
 
@@ -97,7 +98,7 @@ class Others:
     def _ranks_of(self, rank: int) -> Ranks | None:
         """Return the ranks in this rank's manifest, if they share the same tasks in the same way."""
         path = self.directories[rank]
-        if not (path / MANIFEST).exists():
+        if not is_run(path):
             return None
         ranks = collecting(read_manifest(path).ranks)
         same = ranks is not None and self._terms is not None and ranks.terms == self._terms.terms

@@ -30,7 +30,8 @@ def launched(loaded: LoadedConfig, environment: Mapping[str, str]) -> LoadedConf
         if world_size <= 1:
             return loaded
         run = msgspec.structs.replace(loaded.run, rank=number, world_size=world_size)
-        return LoadedConfig(run, {**loaded.origins, "rank": rank, "world_size": size})
+        origins = {**loaded.origins, "rank": rank, "world_size": size}
+        return msgspec.structs.replace(loaded, run=run, origins=origins)
     return loaded
 
 

@@ -15,7 +15,7 @@ from windrow.envs import find_env
 from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.run_scorers import after_commit_scorers
-from windrow.policies import Policy, check_sampling
+from windrow.policies import Policy, check_extra, check_sampling
 from windrow.policies.capture import LEVELS
 from windrow.registry import name_of
 from windrow.tasks.scan import Source
@@ -95,6 +95,8 @@ def _refuse_ignored_sampling(loaded: LoadedConfig, policy: Policy, source: Sourc
     for name in as_tree(loaded.run.policy.sampling):
         where = loaded.origins.get(f"policy.sampling.{name}", "policy.sampling")
         check_sampling(policy, {name}, where=where)
+    where = loaded.origins.get("policy.sampling.extra", "policy.sampling")
+    check_extra(policy, loaded.run.policy.sampling.extra, where=where)
     check_sampling(policy, source.row_sampling, where=f"'sampling' in a row of {source.rows.name}")
     if loaded.run.seeds != "none":
         check_sampling(policy, {"seed"}, where=f"--seeds {loaded.run.seeds}")

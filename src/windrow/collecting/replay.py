@@ -7,7 +7,7 @@ or that one of them does not depend on the task and the seed alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from windrow.agents import find_agent
 from windrow.collecting.recorded_policies import RecordedPolicy, RecordedUser
 from windrow.collecting.replay_differences import Difference, differences_between, is_measured
+from windrow.collecting.replay_trust import trusted_config
 from windrow.collecting.resolve import ResolvedRun, resolve
 from windrow.config import (
     AgentConfig,
@@ -25,6 +26,7 @@ from windrow.config import (
     RunConfig,
     ScorerConfig,
     TasksConfig,
+    TrustConfig,
 )
 from windrow.engine.attempt import attempt
 from windrow.engine.components import Overrides
@@ -33,9 +35,10 @@ from windrow.envs.seating import opponent, own_settings
 from windrow.errors import UsageError
 from windrow.policies import Policy
 from windrow.policies.external import REMOTE
-from windrow.records import Grading, Json, Rollout
+from windrow.records import Grading, Rollout
 from windrow.store.manifest import MANIFEST, Fingerprint, Manifest
 from windrow.store.reader import RunReader, load
+from windrow.store.trust import RunTrust
 from windrow.tasks.plan import Slot
 
 
@@ -59,17 +62,20 @@ def find_rollout(run: str | Path, id: str, *, number: int | None = None) -> Roll
     return matches[0]
 
 
-async def replay(run: str | Path, rollout: Rollout) -> Replay:
-    """Play a rollout of `run` again with its recorded replies. All seats of a match are played together."""
+async def replay(run: str | Path, rollout: Rollout, *, trust_run: bool = False) -> Replay:
+    """Play a rollout of `run` again with its recorded replies. All seats of a match are played together.
+
+    The environment, the tools and the scorers that the run names are used only if it is this user's own, or with `trust_run`.
+    """
     seats = _seats(run, rollout)
     if any(seat.turns and not seat.messages for seat in seats):
         raise UsageError(f"rollout {rollout.id} was recorded without its messages (capture: none)")
     with RunReader(run) as reader:
         manifest = reader.manifest
-        _refuse_played_elsewhere(manifest.config, rollout)
         gradings = reader.gradings()
         seats = [_without_late_metrics(seat, gradings.of(seat.key)) for seat in seats]
-    context = _resolve_replay(manifest, rollout, seats).context
+    trust = RunTrust(Path(run), manifest, given=trust_run)
+    context = _resolve_replay(Path(run), manifest, rollout, seats, trust).context
     slot = Slot(
         number=0,
         id=rollout.id,
@@ -100,8 +106,7 @@ async def replay(run: str | Path, rollout: Rollout) -> Replay:
     return Replay(rollout, replayed[rollout.seat or 0], tuple(differences))
 
 
-def _refuse_played_elsewhere(config: Mapping[str, Json], rollout: Rollout) -> None:
-    agent = (config.get("agent") or {}).get("name", "chat")
+def _refuse_played_elsewhere(agent: str, rollout: Rollout) -> None:
     if rollout.policy.model == REMOTE and find_agent(agent).external:
         raise UsageError(
             f"rollout {rollout.id} was played by agent {rollout.agent!r} elsewhere: there is nothing here to play it again"
@@ -130,9 +135,12 @@ def _without_late_metrics(rollout: Rollout, gradings: Sequence[Grading]) -> Roll
     return msgspec.structs.replace(rollout, metrics=metrics)
 
 
-def _resolve_replay(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollout]) -> ResolvedRun:
+def _resolve_replay(
+    path: Path, manifest: Manifest, rollout: Rollout, seats: Sequence[Rollout], trust: RunTrust
+) -> ResolvedRun:
     """Resolve the run's configuration with the recorded row, replies, environment and scorers, without the time limit."""
-    run = msgspec.convert(manifest.config, RunConfig)
+    run = _config(path, manifest)
+    played_by = run.agent.name
     row = rollout.task.data or {}
     env, agent = run.env, run.agent
     if rollout.env not in (env.name, row.get("env")):  # a program gave the class itself
@@ -148,12 +156,14 @@ def _resolve_replay(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollou
         policy=msgspec.structs.replace(run.policy, tool_calls="native"),
         env=env,
         agent=agent,
-        scorers=_scorers(manifest.grading, rollout),
+        scorers=_scorers(path, manifest.grading, rollout),
         capture="text",
         workers=1,
         top_logprobs=None,
         limits=msgspec.structs.replace(run.limits, episode_timeout_s=None),
     )
+    run = trusted_config(path, run, rollout.task, trust)
+    _refuse_played_elsewhere(played_by, rollout)
     env_class = find_env(env.name)
     models: dict[str, Policy] = {
         name: RecordedUser(rollout) for name in env_class.models(own_settings(env_class, env.settings))
@@ -163,14 +173,25 @@ def _resolve_replay(manifest: Manifest, rollout: Rollout, seats: Sequence[Rollou
     overrides = Overrides(rows=[row], policy=RecordedPolicy(seats), models=models)
     over_rows = manifest.behaviour.of.get("limits_over_rows") or ()  # a flag had set these
     origins = {"env": MANIFEST, **{f"limits.{name}": "--" for name in over_rows}}
-    return resolve(LoadedConfig(run, origins), overrides)
+    return resolve(LoadedConfig(run, origins, TrustConfig(rows=trust.holds_row(rollout.task))), overrides)
 
 
-def _scorers(grading: Fingerprint | None, rollout: Rollout) -> list[ScorerConfig]:
-    if grading is None or grading.of["env"] not in (None, rollout.env):
+def _config(path: Path, manifest: Manifest) -> RunConfig:
+    try:
+        return msgspec.convert(manifest.config, RunConfig)
+    except msgspec.ValidationError as problem:
+        raise UsageError(f"{path / MANIFEST}: config cannot be replayed: {problem}") from None
+
+
+def _scorers(path: Path, grading: Fingerprint | None, rollout: Rollout) -> list[ScorerConfig]:
+    if grading is None or grading.of.get("env") not in (None, rollout.env):
         return []
-    return [
-        ScorerConfig(name=scorer["name"], weight=scorer["weight"], settings=scorer["settings"])
-        for scorer in grading.of["scorers"]
-        if not scorer.get("models")  # these judge after the commit, and are not called again
+    scorers = [
+        {"name": entry["name"], "weight": entry.get("weight", 1.0), "settings": entry.get("settings") or {}}
+        for entry in grading.of.get("scorers") or ()
+        if not entry.get("models")  # these judge after the commit, and are not called again
     ]
+    try:
+        return msgspec.convert(scorers, list[ScorerConfig])
+    except msgspec.ValidationError as problem:
+        raise UsageError(f"{path / MANIFEST}: grading cannot be replayed: {problem}") from None

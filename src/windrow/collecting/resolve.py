@@ -18,7 +18,7 @@ from windrow.config import LoadedConfig, RunConfig, expand, services_at
 from windrow.engine.adaptive_limit import MOST_EPISODES
 from windrow.engine.components import Components, Overrides, make_components
 from windrow.engine.context import RunContext
-from windrow.envs import Match
+from windrow.envs import BaseEnv, Match
 from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.run_scorers import (
@@ -33,6 +33,7 @@ from windrow.grading.run_scorers import (
 )
 from windrow.grading.scorer_models import scorer_models
 from windrow.policies import Policy
+from windrow.registry import name_of
 from windrow.services import Service, addresses, plan_services
 from windrow.store.manifest import Fingerprint, Manifest
 from windrow.store.run_names import RUNS, run_at, run_name, runs_called
@@ -42,6 +43,7 @@ from windrow.tasks.sampling import Draw
 from windrow.tasks.scan import Selection, Source
 from windrow.tasks.selection import SelectedTasks, TaskSelector
 from windrow.tasks.sharding import Rank
+from windrow.tasks.trust import Demand, row_trust
 from windrow.trackers.names import parse_track
 from windrow.util.redaction import Redactor
 from windrow.workers.spec import WorkerSpec
@@ -69,11 +71,18 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[Service, ...] = ()
     matches: bool = False  # whether some episodes have several seats
     agent_names: frozenset[str] = frozenset()  # under which the agent plays, where the rows give them
+    allowed_demands: dict[Demand, str] = {}  # what rows demand beside data, and what allows it
     rank: Rank | None = None  # None where this call collects everything
+    row_envs: frozenset[type[BaseEnv]] = frozenset()  # that the rows are played in
 
     @property
     def tasks(self) -> Selection:
         return self.selected.tasks
+
+    @property
+    def envs(self) -> dict[str, type[BaseEnv]]:
+        """The environments of this call, by name."""
+        return {name_of(env): env for env in (self.context.env, *self.row_envs)}
 
     @property
     def draw(self) -> Draw | None:
@@ -95,6 +104,7 @@ class ResolvedRun(msgspec.Struct, frozen=True, kw_only=True):
             behaviour=self.behaviour.hash,
             grading=self.run_scorers.fingerprint,
             addresses=addresses(self.services),
+            trust=self.context.trust,
         )
 
     @property
@@ -126,12 +136,14 @@ def _resolve(
     rows = open_rows(loaded, overrides)
     share = msgspec.structs.replace(loaded, run=divided(loaded.run, rank))
     components = make_components(share, overrides, redactor, env_name=rows.env)
+    trust = row_trust(loaded, rows.agents)
     task_selector = TaskSelector(loaded)
     survey = survey_rows(
         loaded,
         overrides,
         rows,
         components,
+        trust,
         traits=task_selector.table if task_selector.wanted else None,
         earlier_runs=_earlier_runs(share.run, rows, components, rank),
     )
@@ -162,6 +174,7 @@ def _resolve(
             behaviour=behaviour.hash,
             grading=run_scorers.fingerprint,
             redact=redactor.add,
+            trust=trust,
         ),
         run_scorers=run_scorers,
         behaviour=behaviour,
@@ -173,7 +186,9 @@ def _resolve(
         services=services,
         matches=any(issubclass(env, Match) for env in survey.envs),
         agent_names=survey.agent_names,
+        allowed_demands=survey.allowed,
         rank=rank,
+        row_envs=survey.envs,
     )
 
 

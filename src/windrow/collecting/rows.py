@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 
 from windrow.agents import find_agent
-from windrow.config import LoadedConfig, expand
+from windrow.config import LoadedConfig, ScorerConfig, expand
 from windrow.engine.components import Components, Overrides
 from windrow.envs import BaseEnv, Match, find_env
 from windrow.envs.seating import Seating
 from windrow.errors import UsageError
-from windrow.grading.answers import answers_of, parse_number
+from windrow.grading.answers import answers_of, check_pattern_answers, parse_number
 from windrow.grading.run_scorers import DEFAULT_SCORERS_ENV
 from windrow.identity import digest
+from windrow.policies.base import extra_problem
 from windrow.records import Json
 from windrow.registry import name_of
 from windrow.store.scan_index import Findings, ScanIndex, kept_scan
@@ -27,17 +28,21 @@ from windrow.tasks.cache import open_anew, open_kept
 from windrow.tasks.datasets import JoinedRows, datasets_of_split, open_datasets, repeats_of
 from windrow.tasks.loaders import describe_sources
 from windrow.tasks.mapping import MappedRows, parse_map
-from windrow.tasks.row_formats import ForeignRows, env_of, own_env, usual_env
+from windrow.tasks.row_formats import ForeignRows, env_of, own_env, sampling_of, usual_env
 from windrow.tasks.row_problems import RowProblems
 from windrow.tasks.rows import BadRow, Rows, spool_rows
+from windrow.tasks.rubrics import rubric_of
 from windrow.tasks.sampling import TraitTable
 from windrow.tasks.scan import Source, scan
+from windrow.tasks.trust import Demand, RowTrust, module_demands
 
 # Modules whose row checks depend on the row alone.
 OUR_CHECKS = frozenset(
     f"windrow.{module}"
     for module in ("agents.base", "envs.base", "envs.chat", "envs.judged", "envs.problem", "envs.rubric")
 )
+
+MAX_NOTED = 100  # of the demands of rows
 
 
 class OpenedRows(msgspec.Struct, frozen=True):
@@ -48,6 +53,11 @@ class OpenedRows(msgspec.Struct, frozen=True):
     split: str | None
     samples: int | None = None  # how many per task the data sets ask for
     env: str | None = None  # the environment that plays rows like the first one, where nothing names one
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The agents that the configuration gives to rows."""
+        return self.rows.agents if isinstance(self.rows, JoinedRows) else ()
 
 
 class RowSurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +74,7 @@ class RowSurvey(msgspec.Struct, frozen=True, kw_only=True):
     repeats: tuple[int, int] | None  # how many rows numbered tasks have, at least and at most
     seeded: bool  # whether rows have the numbers of their rollouts as seeds
     unheeded: frozenset[str]  # parameters that rows ask for and that are not sent to the policy
+    allowed: dict[Demand, str]  # what rows demand beside data, the first of it, and what allows it
 
 
 def open_rows(loaded: LoadedConfig, overrides: Overrides) -> OpenedRows:
@@ -94,6 +105,7 @@ def survey_rows(
     overrides: Overrides,
     opened: OpenedRows,
     components: Components,
+    trust: RowTrust,
     *,
     traits: TraitTable | None = None,
     earlier_runs: Iterable[Path] = (),
@@ -104,8 +116,10 @@ def survey_rows(
     """
     checker = _RowChecker(
         components,
+        trust,
         choose_scorer=loaded.run.scorers is None and not overrides.scorers,
         env_named=_names_env(loaded, overrides) or opened.env is not None,
+        scorers=loaded.run.scorers or (),
     )
     key = _scan_key(loaded, opened, checker) if traits is None else None
     kept = kept_scan(earlier_runs, key) if key is not None else None
@@ -155,9 +169,21 @@ def settle_config(
 class _RowChecker:
     """Checks each row of a pass and gathers the survey."""
 
-    def __init__(self, components: Components, *, choose_scorer: bool, env_named: bool) -> None:
+    def __init__(
+        self,
+        components: Components,
+        trust: RowTrust,
+        *,
+        choose_scorer: bool,
+        env_named: bool,
+        scorers: Iterable[ScorerConfig] = (),
+    ) -> None:
         """`env_named`: whether something names the environment, the run or its first row."""
+        self._pattern_answers = any(one.name == "regex" and "pattern" not in one.settings for one in scorers)
+        self._rubrics = any(one.name == "rubric" for one in scorers)
         self._components = components
+        self._trust = trust
+        self._allowed: dict[Demand, str] = {}
         self._env_named = env_named
         self._env = components.env
         self._choose_scorer = choose_scorer
@@ -184,6 +210,7 @@ class _RowChecker:
             repeats=rows.repeats,
             seeded=rows.seeded,
             unheeded=frozenset(rows.unheeded),
+            allowed=self._allowed,
         )
 
     @property
@@ -197,7 +224,8 @@ class _RowChecker:
         prompt = self._prompt.source if self._prompt is not None else None
         env = [name_of(components.env), components.env.takes_prompt, components.env_settings]
         agent = [name_of(components.agent), components.agent_settings]
-        return [env, agent, prompt, self._choose_scorer, self._env_named]
+        reads = [self._pattern_answers, self._rubrics, sorted(components.policy.own_fields)]
+        return [env, agent, prompt, self._choose_scorer, self._env_named, reads]
 
     def findings(self) -> Findings | None:
         """The part of a survey that is kept; None if rows name environments or agents: a name in an index is never imported."""
@@ -219,6 +247,7 @@ class _RowChecker:
 
     def check(self, row: Mapping[str, Json]) -> None:
         env = self._env_of(row)
+        self._admit(env.demands(row))
         if self._prompt is None:
             env.check_row(row)
         elif env.takes_prompt:
@@ -232,9 +261,20 @@ class _RowChecker:
             )
             seating.check(env, settings, row)
         if row.get("agent") is not None:
+            if row["agent"] != name_of(self._components.agent):
+                self._admit(module_demands(row["agent"], "agent"))
             self._find("agent", row["agent"], find_agent)
         else:
             self._components.agent.check_row(self._components.agent_settings, row)
+        self._check_what_is_sent_and_read(row)
+
+    def _check_what_is_sent_and_read(self, row: Mapping[str, Json]) -> None:
+        if problem := extra_problem(sampling_of(row).get("extra"), self._components.policy.own_fields):
+            raise ValueError(problem)
+        if self._rubrics:
+            rubric_of(row)
+        if self._pattern_answers and row.get("answer") is not None:
+            check_pattern_answers(row["answer"])
 
     def watch(self, row: Mapping[str, Json], where: str) -> None:
         answer = row.get("answer")
@@ -261,8 +301,16 @@ class _RowChecker:
             )
         if name is None or name == name_of(self._env):
             return self._env
+        self._admit(module_demands(name, "env"))
         env: type[BaseEnv] = self._find("env", name, find_env)
         return env
+
+    def _admit(self, demands: Iterable[Demand]) -> None:
+        """Refuse a row with a demand that is not allowed, and note those that are."""
+        for demand in demands:
+            self._trust.check([demand])
+            if len(self._allowed) < MAX_NOTED:
+                self._allowed[demand] = str(self._trust.allowed_by(demand))
 
     def _find(self, kind: str, name: str, find: Callable[[str], type]) -> Any:
         if (kind, name) not in self._named_in_rows:
@@ -292,7 +340,7 @@ def _scan_key(loaded: LoadedConfig, opened: OpenedRows, checker: _RowChecker) ->
     if content is None:
         return None
     maps = expand(loaded.run.tasks.map, where="tasks.map")
-    return digest([content, rows.name, opened.name, opened.split, maps, inputs])
+    return digest([content, rows.name, opened.name, opened.split, maps, inputs, loaded.run.tasks.max_row_mb])
 
 
 def _scan(
@@ -312,6 +360,7 @@ def _scan(
         watch=watch,
         skip_invalid=loaded.run.tasks.skip_invalid,
         source_of=rows.source_of if isinstance(rows, JoinedRows) else None,
+        max_row_bytes=loaded.run.tasks.max_row_mb << 20,
     )
 
 
@@ -322,6 +371,6 @@ def _mapped(loaded: LoadedConfig, opened: OpenedRows) -> Rows:
 
 def _checks_only_the_row(part: type) -> bool:
     """Whether our code alone checks the rows of an environment or an agent, and looks at nothing but the row."""
-    checks = (getattr(part, name, None) for name in ("check_row", "called"))
+    checks = (getattr(part, name, None) for name in ("check_row", "called", "demands"))
     functions = (getattr(check, "__func__", check) for check in checks if check is not None)
     return all(getattr(function, "__module__", None) in OUR_CHECKS for function in functions)

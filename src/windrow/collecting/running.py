@@ -103,6 +103,7 @@ async def run_into(
             summary = await execute(collection, control, events)
             if aggregate and not control.stopping:
                 await collection.aggregate()
+            collection.end_redo()
         finally:
             collection.close()
         if not merged_later:

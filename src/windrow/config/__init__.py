@@ -32,6 +32,7 @@ from windrow.config.sections import (
     ServiceConfig,
     TasksConfig,
     ToolConfig,
+    TrustConfig,
     as_tree,
 )
 from windrow.config.variables import expand, services_at, services_in, variables_in
@@ -50,6 +51,7 @@ __all__ = [
     "ServiceConfig",
     "McpConfig",
     "ToolConfig",
+    "TrustConfig",
     "LimitsConfig",
     "BudgetConfig",
     "DatasetConfig",

@@ -11,6 +11,7 @@ from windrow.config.sections import (
     AgentConfig,
     BlocklistConfig,
     BudgetConfig,
+    CallConfig,
     DatasetConfig,
     DrawConfig,
     EnvConfig,
@@ -20,12 +21,12 @@ from windrow.config.sections import (
     PolicyConfig,
     Price,
     RangeConfig,
-    RunConfig,
     Sampling,
     ScorerConfig,
     ServiceConfig,
     TasksConfig,
     ToolConfig,
+    TrustConfig,
 )
 from windrow.util.spelling import nearest
 
@@ -62,9 +63,9 @@ def _with_service(section: str, tree: dict[str, Any]) -> str:
 
 
 def _section_type(section: str) -> type[msgspec.Struct]:
-    """The struct that stands at a dotted place of RunConfig."""
+    """The struct that stands at a dotted place of the configuration."""
     types: dict[str, type[msgspec.Struct]] = {
-        "": RunConfig,
+        "": CallConfig,
         "tasks": TasksConfig,
         "policy": PolicyConfig,
         "policy.sampling": Sampling,
@@ -81,6 +82,7 @@ def _section_type(section: str) -> type[msgspec.Struct]:
         "datasets": DatasetConfig,
         "tools": ToolConfig,
         "tools.mcp": McpConfig,
+        "trust": TrustConfig,
     }
     return types.get(re.sub(r"\[\d+\]", "", section), ScorerConfig)
 

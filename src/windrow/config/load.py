@@ -13,7 +13,7 @@ import msgspec
 
 from windrow.config.explain import explain, origin_of
 from windrow.config.options import OPTIONS, flag, shaped
-from windrow.config.sections import RunConfig
+from windrow.config.sections import CallConfig, RunConfig, TrustConfig
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
 from windrow.registry import declared
@@ -24,10 +24,14 @@ _converting = threading.Lock()
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
-    """A configuration and, for each dotted key that was set, where: `run.yaml:12` or a flag."""
+    """A configuration and, for each dotted key that was set, where: `run.yaml:12` or a flag.
+
+    `trust` is no part of the run, so that no run directory can hold it or bring it along.
+    """
 
     run: RunConfig
     origins: dict[str, str]
+    trust: TrustConfig = TrustConfig()
 
     @property
     def forced_sampling(self) -> set[str]:
@@ -56,6 +60,7 @@ def load_config(
 ) -> LoadedConfig:
     """Files in order, later wins; then options (flags, keywords), then `--set` assignments; all laid over `base`."""
     tree: dict[str, Any] = copy.deepcopy(dict(base or {}))
+    tree.pop("trust", None)  # `base` is what a run has kept, and no run says what is trusted
     origins: dict[str, str] = {}
     _read_files(files, tree, origins)
     for name, value in (options or {}).items():
@@ -79,7 +84,8 @@ def load_config(
             raise UsageError(f"{origin_of(key, origins)}{key!r:.200}: not UTF-8 text")
     try:
         with _converting:
-            return LoadedConfig(msgspec.convert(tree, RunConfig), origins)
+            call = msgspec.convert(tree, CallConfig)
+            return LoadedConfig(call.run, origins, call.trust)
     except msgspec.ValidationError as problem:
         raise UsageError(explain(str(problem), tree, origins)) from None
 

@@ -19,6 +19,7 @@ OPTIONS: dict[str, str] = {
     "limit": "tasks.limit",
     "shuffle": "tasks.shuffle",
     "skip_invalid": "tasks.skip_invalid",
+    "trust_rows": "trust.rows",
     "draw": "draw.how",
     "draw_n": "draw.n",
     "draw_seed": "draw.seed",
@@ -79,6 +80,7 @@ OPTIONS: dict[str, str] = {
     "upload_rollouts": "upload_rollouts",
     "out": "out",
     "lock": "lock",
+    "shared": "shared",
 }
 
 _LISTS = ("scorers", "tools", "allow_tools", "deny_tools")  # a flag adds one of them, and is spelled so

@@ -25,6 +25,7 @@ class TasksConfig(_Section, frozen=True):
     limit: Positive | None = None
     shuffle: int | None = None
     skip_invalid: bool = False
+    max_row_mb: Annotated[int, msgspec.Meta(ge=1, le=64)] = 16
     map: dict[str, str] = {}
 
 
@@ -132,9 +133,12 @@ class AgentConfig(_Section, frozen=True):
 
 
 class ScorerConfig(_Section, frozen=True):
+    """`isolate`: a function of the user's own judges in confined processes. That changes no verdict, and is in no fingerprint."""
+
     name: str
     weight: float = 1.0
     settings: dict[str, Json] = {}
+    isolate: bool = False
 
 
 class McpConfig(_Section, frozen=True):
@@ -181,6 +185,9 @@ class LimitsConfig(_Section, frozen=True):
     max_tool_calls: NotNegative | None = None
     max_parse_errors: NotNegative = 2  # in a row, each told to the model; the next one ends the episode
     max_tool_result_chars: Positive = 65_536
+    replies_in_flight_mb: Positive = (
+        512  # of all episodes of a process together; replies under 256 KiB are free
+    )
     call_timeout_s: Seconds = 600.0
     tool_timeout_s: Seconds = 60.0
     score_timeout_s: Seconds = 60.0
@@ -202,6 +209,16 @@ class Price(_Section, frozen=True):
     prompt: Annotated[float, msgspec.Meta(ge=0)]
     completion: Annotated[float, msgspec.Meta(ge=0)]
     cached: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
+class TrustConfig(_Section, frozen=True):
+    """What rows may name beside data: everything (`rows`), or these, each spelled exactly as a refusal spells it."""
+
+    rows: bool = False
+    commands: list[str] = []  # whole command lines, with their variables and directory
+    modules: list[str] = []  # `my_pkg.envs`, `my_pkg.*`, or one name: `my_pkg.envs:MyEnv`
+    hosts: list[str] = []  # `mcp.example.com`, or only one port of it: `mcp.example.com:8443`
+    variables: list[str] = []
 
 
 class RunConfig(_Section, frozen=True):
@@ -244,6 +261,17 @@ class RunConfig(_Section, frozen=True):
     upload_rollouts: bool = True  # to those trackers
     out: str | None = None
     lock: bool = True
+    shared: bool = False  # other users may read a new run, as far as the umask allows
+
+
+class CallConfig(RunConfig, frozen=True):
+    """What files and flags may set: the run, and what belongs to the call alone and is never kept with the run."""
+
+    trust: TrustConfig = TrustConfig()
+
+    @property
+    def run(self) -> RunConfig:
+        return RunConfig(**{name: getattr(self, name) for name in RunConfig.__struct_fields__})
 
 
 def as_tree(config: msgspec.Struct) -> dict[str, Any]:

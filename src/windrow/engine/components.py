@@ -24,7 +24,7 @@ from windrow.engine.models import Model
 from windrow.envs import BaseEnv, find_env
 from windrow.envs.seating import Seating, opponent, own_settings, seating_of
 from windrow.errors import UsageError
-from windrow.policies import Policy, check_sampling, make_policy
+from windrow.policies import Policy, check_extra, check_sampling, make_policy
 from windrow.policies.capture import capture_level
 from windrow.policies.external import RemotePolicy
 from windrow.policies.toolcalls.policy import with_tool_calls
@@ -34,6 +34,7 @@ from windrow.tasks.prompts import PromptTemplate, read_template
 from windrow.tools import Tool
 from windrow.tools.configured import make_toolbox, named_tools
 from windrow.tools.toolbox import Toolbox
+from windrow.util.byte_budget import REPLIES
 from windrow.util.redaction import Redactor
 
 
@@ -77,6 +78,9 @@ def make_components(
 ) -> Components:
     """`env_name` is the environment that the rows imply, where the configuration names none."""
     run = loaded.run
+    REPLIES.max_bytes = (
+        run.limits.replies_in_flight_mb << 20
+    )  # the process has one memory, whatever runs in it
     name = expand(run.agent.name, where="agent.name")
     agent = as_agent(overrides.agent, "given") if overrides.agent else find_agent(name)
     policy = _policy(loaded, overrides, agent, redactor)
@@ -205,6 +209,7 @@ def make_model(
         raise UsageError(f"{where}: {problem}") from None
     sampling = {**policy.default_sampling, **as_tree(config.sampling)}
     check_sampling(policy, set(sampling), where=where)
+    check_extra(policy, config.sampling.extra, where=where)
     if config.tool_calls != PolicyConfig().tool_calls:
         raise UsageError(f"{where} is given no tools and would ignore tool_calls; leave it out")
     return Model(policy, sampling, config.call_retries, config.backoff_s, _price_of(prices, policy.model))

@@ -7,7 +7,7 @@ configuration. A row may name an environment, an agent, sampling or limits of it
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -19,6 +19,7 @@ from windrow.engine.models import Model
 from windrow.envs import Ask, BaseEnv, EnvContext, Match, find_env, nobody
 from windrow.envs.scoring import AnyScorer, GroupScorer, Scorer
 from windrow.envs.seating import Seating
+from windrow.errors import UsageError
 from windrow.policies.calls import CallObserver
 from windrow.policies.capture import capture_level
 from windrow.records import (
@@ -31,6 +32,7 @@ from windrow.records import (
 from windrow.registry import name_of
 from windrow.tasks.plan import Slot
 from windrow.tasks.row_formats import limits_of, own_env, sampling_of
+from windrow.tasks.trust import Demand, RowTrust, module_demands
 from windrow.util.blobs import Blobs, MemoryBlobs
 
 
@@ -68,8 +70,11 @@ class RunContext:
         behaviour: str,
         grading: str | None,
         redact: Callable[[str], None],
+        trust: RowTrust,
     ) -> None:
-        """`behaviour` and `grading` are the run's fingerprints. `redact` keeps a text out of all files and messages."""
+        """`behaviour` and `grading` are the run's fingerprints. `redact` keeps a text out of all files and messages.
+        `trust` is what rows may demand.
+        """
         run = loaded.run
         self.policy = components.policy
         self.models = components.models
@@ -98,6 +103,7 @@ class RunContext:
         self._forced_sampling = frozenset(loaded.forced_sampling)
         self._forced_limits = frozenset(loaded.forced_limits)
         self._redact = redact
+        self.trust = trust
         self._episode_setups: dict[tuple[str | None, str | None, str | None], EpisodeSetup] = {}
         self._last_setup: tuple[Task | None, TaskSetup | None] = (None, None)
 
@@ -108,10 +114,14 @@ class RunContext:
         return observed
 
     def task_setup(self, task: Task) -> TaskSetup:
-        """What applies to every attempt at a task. The last one is kept, since the samples of a task start one after another."""
+        """What applies to every attempt at a task. The last one is kept, since the samples of a task start one after another.
+
+        UsageError if the row demands what it may not: nothing leads to an episode but through here.
+        """
         last, setup = self._last_setup
         if last is not task or setup is None:
             episode = self.episode_setup(task)
+            self._check_trust(episode.env.demands(task.data or {}), task.key)
             setup = TaskSetup(
                 episode=episode,
                 policy=PolicyRecord(
@@ -133,8 +143,15 @@ class RunContext:
         )
         setup = self._episode_setups.get(own)
         if setup is None:
-            setup = self._episode_setups[own] = self._make_episode_setup(*own)
+            setup = self._episode_setups[own] = self._make_episode_setup(*own, task.key)
         return setup
+
+    def _check_trust(self, demands: Iterable[Demand], key: str) -> None:
+        """Again, though the survey of the rows has done so: a replayed row and a kept survey come from a run directory."""
+        try:
+            self.trust.check(demands)
+        except ValueError as problem:
+            raise UsageError(f"task {key}: {problem}") from None
 
     def agents(self, task: Task) -> dict[str, int]:
         """The agents of a task's episode and how many seats each has; the run's own comes first."""
@@ -212,15 +229,17 @@ class RunContext:
         return {"id": seed, "sample": sample}.get(self._seeds)
 
     def _make_episode_setup(
-        self, env_name: str | None, agent_name: str | None, called: str | None
+        self, env_name: str | None, agent_name: str | None, called: str | None, key: str
     ) -> EpisodeSetup:
-        """`called`: the name under which the run's own agent plays the row."""
+        """`called`: the name under which the run's own agent plays the row; `key`: of the task, for messages."""
         components = self._components
         env, settings, seating = components.env, components.env_settings, components.seating
         if env_name is not None and env_name != name_of(env):
+            self._check_trust(module_demands(env_name, "env"), key)
             env, settings, seating = find_env(env_name), {}, Seating()
         agent, called = self._agent, called or self.agent_name
         if agent_name is not None and agent_name != self.agent_name:
+            self._check_trust(module_demands(agent_name, "agent"), key)
             row_agent = find_agent(agent_name)
             agent, called = row_agent({}), name_of(row_agent)
         scorers = tuple(scorer for scorer in self._scorers if scorer.env in (None, name_of(env)))

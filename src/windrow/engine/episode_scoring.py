@@ -16,7 +16,7 @@ from windrow.envs.scoring import NoJudge, Verdict
 from windrow.errors import ScorerError, error_record
 from windrow.records import Owner, RecordedScore, Score, reward_of
 from windrow.util.cancellation import is_cancelled, is_ours
-from windrow.util.deadlines import Deadline
+from windrow.util.deadlines import Deadline, limits_work
 from windrow.util.freeze import Freezer, number
 
 T = TypeVar("T")
@@ -75,11 +75,11 @@ async def within(
 ) -> T:
     """The result of a scorer's work; ScorerError if it takes too long.
 
-    `timed_by` is called with the deadline, so that it can pause it.
+    `timed_by` is called with the deadline, so that it can pause it. Waiting for a process or a thread takes no time.
     """
     deadline = Deadline(limit_s)
     try:
-        with deadline:
+        with deadline, limits_work(deadline):
             if timed_by is not None:
                 timed_by(deadline)
             return await work

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from windrow.records import (
     Turn,
 )
 from windrow.tasks.prompts import PromptTemplate
+from windrow.tasks.trust import Demand
 from windrow.tools import Tool, ToolResult
 from windrow.util.blobs import Blobs, MemoryBlobs
 
@@ -123,12 +124,12 @@ class ScoreContext(Protocol):
     async def ask(
         self,
         messages: Messages,
-        read: Callable[[str], T],
+        read: Callable[[str], T | Awaitable[T]],
         *,
         about: str | None = None,
         judge: str = "judge",
     ) -> T:
-        """What `read` makes of the judge's reply; `about` says what is in question, for the record.
+        """What `read` makes of the judge's reply, plain or async; `about` says what is in question, for the record.
 
         A reply that `read` refuses (ValueError) is told to the judge, which is asked again; what stays unreadable
         raises ScorerError: a judgement is read, or it failed. The same messages are asked once in a run.
@@ -164,6 +165,15 @@ class BaseEnv:
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:
         """Raise ValueError with what is wrong with a task row; called for every row, before the run."""
+
+    @classmethod
+    def demands(cls, row: Mapping[str, Json]) -> Iterable[Demand]:
+        """What a row names that this environment would import, start, reach, read from the environment or open.
+
+        Called before `check_row` and before every episode: what the user has not allowed is refused first. It only
+        looks at the row; ValueError says what is wrong with that.
+        """
+        return ()
 
     @classmethod
     def scorers(cls, settings: Mapping[str, Json]) -> Sequence[ScorerConfig]:

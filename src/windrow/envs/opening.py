@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.records import Json, Task
+from windrow.records import Json, Message, Task
 from windrow.tasks.prompts import PromptTemplate
 from windrow.tasks.row_formats import format_of
+from windrow.util.freeze import Freezer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -36,14 +37,22 @@ def check_opening(row: Mapping[str, Json]) -> None:
         )
     if prompt is not None and messages is not None:
         raise ValueError("both 'prompt' and 'messages' are in the row; give one of them")
-    if (row_format := format_of(row)) is not None and row_format.has_input(row):
-        raise ValueError(
-            f"the row has an input of its own beside {'prompt' if messages is None else 'messages'!r}"
-        )
     if prompt is not None and not isinstance(prompt, str):
         raise ValueError(f"'prompt' must be a string, found {type(prompt).__name__}")
     if messages is not None:
         _check_messages(messages)
+    if (row_format := format_of(row)) is not None and row_format.has_input(row):
+        field = "prompt" if messages is None else "messages"
+        opened = [{"role": "user", "content": prompt}] if messages is None else messages
+        if _frozen(row_format.opening_of(row)) != _frozen(
+            opened
+        ):  # an export of ours has both, and they agree
+            raise ValueError(f"the row has an input of its own beside {field!r}, which says something else")
+
+
+def _frozen(messages: list[dict[str, Any]]) -> list[Message]:
+    freeze = Freezer()
+    return [freeze.message(message, "task") for message in messages]
 
 
 def _check_messages(messages: Json) -> None:

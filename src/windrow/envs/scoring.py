@@ -6,7 +6,7 @@ Derive a class from `windrow.grading.base.BaseScorer` if a scorer has settings, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -87,7 +87,12 @@ class NoJudge:
     """The `ScoreContext` of a scorer that runs before the commit: it has no models to ask."""
 
     async def ask(
-        self, messages: Messages, read: Callable[[str], T], *, about: str | None = None, judge: str = "judge"
+        self,
+        messages: Messages,
+        read: Callable[[str], T | Awaitable[T]],
+        *,
+        about: str | None = None,
+        judge: str = "judge",
     ) -> T:
         raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
 

@@ -79,7 +79,8 @@ class Exporter:
         return out
 
     def beside(self, out: Path) -> Sequence[Path]:
-        """Files that are written together with `out`: all appear at the end, `out` last, or none."""
+        """Files that are written together with `out`: all appear at the end, or none. `out` comes last, and is missing
+        while older ones are replaced."""
         return ()
 
     def begin(self, run: Path, beside: Sequence[BinaryIO]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from windrow.exports.selection import Selection
 from windrow.records import Rollout
 from windrow.registry import resolve
 from windrow.store.reader import load
-from windrow.util.atomic_files import atomic_file
+from windrow.util.atomic_files import atomic_files
 
 # As texts, so that no format pays for the imports of another.
 BUILT_IN = {
@@ -56,7 +55,7 @@ def export(
 ) -> Report:
     """Write the final attempts of `run` to the file `out` in the format `to`, in the order of `windrow.load`.
 
-    The same run gives the same bytes. `out` is there whole or not at all. Failed and cancelled rollouts are left out
+    The same run gives the same bytes. `out` is there whole or not at all, and not before the files beside it. Failed and cancelled rollouts are left out
     unless `failed`, or the format takes them. Other keywords are the exporter's settings. `on_progress` is called after every
     rollout with how many are read and how many exported. Raises ExportError if nothing is left to write.
     """
@@ -70,12 +69,7 @@ def export(
     )
     rollouts = load(run, attempts="all" if every else "final")
     path = exporter.place(Path(out), Path(run))
-    with ExitStack() as stack:
-        file = stack.enter_context(atomic_file(path, overwrite=overwrite))
-        beside = [
-            stack.enter_context(atomic_file(side_path, overwrite=overwrite))
-            for side_path in exporter.beside(path)
-        ]
+    with atomic_files([path, *exporter.beside(path)], overwrite=overwrite) as (file, *beside):
         writer = exporter.open(file)
         exporter.begin(Path(run), beside)
         work = _Work(exporter, writer, selection, on_progress)

@@ -11,6 +11,7 @@ from windrow.errors import UsageError
 from windrow.stats.profile import Profile, Range
 from windrow.store.task_file import TASKS, read_known
 from windrow.util.atomic_files import atomic_file
+from windrow.util.directory_swap import standing
 
 
 class TaskFileSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +31,7 @@ def keep_tasks(
     A row is written as the run keeps it, so that its digest stays the same. The file appears whole or not at all, and
     not if no task is left to write.
     """
-    source, target = Path(run) / TASKS, Path(out)
+    source, target = standing(Path(run)) / TASKS, Path(out)
     if target.resolve().parent == Path(run).resolve():
         raise UsageError(f"--out {out} is in the run directory itself; give another place")
     if not source.exists():

@@ -14,12 +14,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from windrow.errors import ScorerError
 from windrow.records import Json
+from windrow.util.linear_patterns import LinearPattern, linear_pattern
 
 _NUMBER = r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _WHOLE_NUMBER = re.compile(_NUMBER)
 _CURRENCY = re.compile(r"^([-+−]?)\s*[$€£]\s*")
-_FRACTION = re.compile(rf"({_NUMBER})\s*/\s*({_NUMBER})")
+_FRACTION = re.compile(rf"({_NUMBER})\s*/\s*({_NUMBER})")  # of a whole text: a search would be quadratic
 # A sign counts only where nothing stands before it: 10-3 and covid-19 hold no negative number.
 _IN_TEXT = re.compile(
     r"(?:(?<![\w)\]])[-+−])?[$€£]?"
@@ -29,7 +31,7 @@ _NUMBER_START = re.compile(r"[-+−$€£.\d]")
 _NUMBER_START_ASCII = re.compile(r"[-+$.0-9]")
 _MARKER = re.compile(r"\\boxed\s*\{|####|answer\s*(?:is|:|=)", re.I)
 _MARKER_FOLDED = re.compile(_MARKER.pattern)
-_LATEX_FRACTION = re.compile(r"(\d?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _CHOICE_MARKED = re.compile(
     r"(?i:answer\s*(?:is|:|=))[\s*:]*\(?([A-Z](?![A-Za-z'’])|[a-z](?=[).:;,*\n]|\s*\Z))"
 )
@@ -42,6 +44,7 @@ MAX_READ_CHARS = (
 )
 
 SHORT_CHARS = 64
+MAX_NUMBER_CHARS = 10_000  # an exact number takes time that grows with the square of its digits
 
 
 class AnswerMatch(NamedTuple):
@@ -80,7 +83,7 @@ def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch
     """
     pattern = settings.get("pattern")
     if pattern is None:
-        correct = any(re.search(wanted, reply) for wanted in answers_of(answer))
+        correct = any(_row_pattern(wanted).search(reply) for wanted in answers_of(answer))
         return AnswerMatch(correct, bool(reply.strip()), looks_for_answer=False)
     matches = list(re.finditer(pattern, reply))
     if not matches:
@@ -88,6 +91,22 @@ def regex(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch
     match = matches[-1]
     final_answer = ((match.group(1) if match.re.groups else match.group()) or "").strip()
     return AnswerMatch(final_answer in (wanted.strip() for wanted in answers_of(answer)), True, final_answer)
+
+
+def _row_pattern(pattern: str) -> LinearPattern:
+    try:
+        return linear_pattern(pattern)
+    except ValueError as problem:
+        raise ScorerError(f"the row's 'answer': {problem}", retryable=False) from None
+
+
+def check_pattern_answers(answer: Json) -> None:
+    """Refuse an answer that is no pattern, or one that could hold up a run; ValueError says why."""
+    for wanted in answers_of(answer):
+        try:
+            linear_pattern(wanted)
+        except ValueError as problem:
+            raise ValueError(f"'answer' is a pattern for the scorer 'regex': {problem}") from None
 
 
 def choice(reply: str, answer: Json, settings: Mapping[str, Json]) -> AnswerMatch:
@@ -131,6 +150,8 @@ def parse_number(text: str) -> Fraction | None:
 def _parsed(text: str) -> Fraction | None:
     text = _CURRENCY.sub(r"\1", text.strip())
     text = text.rstrip("$€£").rstrip("%.").strip().replace("−", "-")
+    if len(text) > MAX_NUMBER_CHARS:
+        return None
     quotient = _FRACTION.fullmatch(text)
     if quotient:
         top, bottom = parse_number(quotient[1]), parse_number(quotient[2])
@@ -197,9 +218,20 @@ def _plain(text: str) -> str:
     """Replace LaTeX numbers by plain ones: fractions, thousands, percent signs."""
     for mark, plain in (("{,}", ","), ("\\,", ""), ("\\!", ""), ("\\%", "%"), ("\\$", "$")):
         text = text.replace(mark, plain)
-    return _LATEX_FRACTION.sub(
-        lambda fraction: f"{fraction[1]}{' ' if fraction[1] else ''}{fraction[2]}/{fraction[3]}", text
-    )
+    return _without_latex_fractions(text)
+
+
+def _without_latex_fractions(text: str) -> str:
+    """Write 3\\frac{1}{2} as 3 1/2. The digit before it is looked for backwards: a pattern that began with it and the
+    space after it would try every space of the text.
+    """
+    plain, end = "", 0
+    for fraction in _LATEX_FRACTION.finditer(text):
+        before = text[end : fraction.start()].rstrip()
+        whole = before[-1:].isdecimal()
+        plain += f"{before}{' ' if whole else ''}{fraction[1]}/{fraction[2]}"
+        end = fraction.end()
+    return plain + text[end:]
 
 
 def _braced(text: str) -> str:

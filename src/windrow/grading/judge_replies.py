@@ -13,13 +13,17 @@ from typing import Any, NamedTuple, TypeVar
 from windrow.grading.judge_view import without_thinking
 from windrow.records import Json
 from windrow.tasks.rubrics import JSON, Scale
+from windrow.util.linear_patterns import LinearMatch, LinearPattern, linear_pattern
 
 T = TypeVar("T")
+Pattern = re.Pattern[str] | LinearPattern
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)", re.A)
 _BEFORE = re.compile(r"[\d.,/+−-]\Z")  # a number that begins here began earlier: 1[0], -[4], 3/[5]
 _AFTER = re.compile(r"[\d/%]|[.,]\d")
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
+_FENCE = re.compile(r"```(?:json)?(?>\s*\n)(.*?)\n?```", re.S)  # (?>…): the space is read once
+MAX_REPLY_CHARS = 200_000
+MAX_MATCHES = 256
 
 
 class Mark(NamedTuple):
@@ -29,16 +33,31 @@ class Mark(NamedTuple):
     value: float
 
 
-def marked(reply: str, pattern: str, scale: Scale) -> Mark:
+def marked(reply: str, pattern: Pattern, scale: Scale) -> Mark:
     """Return the verdict in the first group of `pattern`; several matches must agree."""
     return one_of(reply, pattern, lambda text: mark_of(text, scale))
 
 
-def one_of(reply: str, pattern: str, read: Callable[[str], T]) -> T:
+def row_pattern(pattern: str) -> Pattern:
+    """A pattern of a row, or one of our own: a reply is searched in linear time, whatever it is."""
+    return linear_pattern(pattern, re.S)
+
+
+def configured_pattern(pattern: str) -> Pattern:
+    """A pattern of the configuration, which may use all of `re`."""
+    return re.compile(pattern, re.S)
+
+
+def one_of(reply: str, pattern: Pattern, read: Callable[[str], T]) -> T:
     """Apply `read` to the pattern's group in every match, and return the result; raise ValueError if results differ."""
     reply = without_thinking(reply)
+    if len(reply) > MAX_REPLY_CHARS:
+        raise ValueError(f"it is longer than {MAX_REPLY_CHARS:,} characters")
     verdicts: list[T] = []
-    for match in re.finditer(pattern, reply, re.S):
+    matches: Iterable[re.Match[str] | LinearMatch] = pattern.finditer(reply)
+    for number, match in enumerate(matches):
+        if number == MAX_MATCHES:
+            raise ValueError(f"it gives more than {MAX_MATCHES} verdicts")
         text = match.group(1)
         if text is None:
             continue
@@ -132,9 +151,11 @@ def json_mark(reply: str, scale: Scale) -> Mark:
     return mark_of(fields["score"], scale)
 
 
-def read_mark(reply: str, extract: str, scale: Scale) -> Mark:
-    """Return the verdict of a reply to a question about one criterion."""
-    return json_mark(reply, scale) if extract == JSON else marked(reply, extract, scale)
+def read_mark(reply: str, extract: str, scale: Scale, *, configured: bool = False) -> Mark:
+    """Return the verdict of a reply to a question about one criterion. `configured`: the configuration has `extract`."""
+    if extract == JSON:
+        return json_mark(reply, scale)
+    return marked(reply, (configured_pattern if configured else row_pattern)(extract), scale)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

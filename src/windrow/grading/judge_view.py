@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from windrow.identity import digest
-from windrow.records import Message
+from windrow.records import Message, part_text
 from windrow.util.blobs import is_blob
 
 Shows = Literal["transcript", "reply"]
@@ -34,8 +34,8 @@ def text_of(message: Message) -> str:
         text = message.content or ""
     else:
         text = "".join(
-            str(part["text"])
-            if "text" in part
+            part_text(part)
+            if part.get("text") is not None or part.get("type") == "text"
             else f"({'image' if is_blob(part) else part.get('type', 'part')})"
             for part in message.content
             if part.get("type") not in _HIDDEN_PARTS

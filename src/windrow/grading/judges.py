@@ -7,8 +7,9 @@ A `JudgeContext` serves one grading: it records each call as evidence, and adds 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from typing import Generic, NamedTuple, TypeVar, cast
 
@@ -81,7 +82,7 @@ class Judges:
                 stack.push_async_callback(model.policy.close)
 
     async def answer(
-        self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T]
+        self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T | Awaitable[T]]
     ) -> ReadReply[T]:
         """Return the judge's reply to these messages. The same question is asked once, even if several callers ask it
         concurrently, and a readable reply is stored.
@@ -91,7 +92,8 @@ class Judges:
             await other.wait()
         earlier_reply = await self.judgements.get(key)
         if earlier_reply is not None:
-            return _read_reply(earlier_reply.reply, earlier_reply.usage, read, None)._replace(cached=True)
+            earlier = await _read_reply(earlier_reply.reply, earlier_reply.usage, read, None)
+            return earlier._replace(cached=True)
         self._asking[key] = asyncio.Event()
         try:
             async with self.call_slot(model):  # until it is stored: a crash loses only calls that have a slot
@@ -105,7 +107,7 @@ class Judges:
                 )
                 completion = await self.completion(model, request)
                 text = Freezer().text(completion.content or "")
-                read_reply = _read_reply(text, completion.usage, read, completion.finish)
+                read_reply = await _read_reply(text, completion.usage, read, completion.finish)
                 if read_reply.problem is None:
                     await self.judgements.keep(
                         JudgeReply(key=key, reply=read_reply.reply, usage=read_reply.usage)
@@ -148,7 +150,6 @@ class JudgeContext:
         self.judgements: list[Judgement] = []
         self.usage: Usage | None = None
         self._deadline: Deadline | None = None
-        self._calls = 0  # under way
 
     def model(self, name: str) -> Model:
         model = self._models.get(name)
@@ -164,14 +165,12 @@ class JudgeContext:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        self._calls += 1
         if self._deadline is not None:
             self._deadline.pause()
         try:
             yield
         finally:
-            self._calls -= 1
-            if not self._calls and self._deadline is not None:
+            if self._deadline is not None:
                 self._deadline.resume()
 
     def spend(self, usage: Usage | None) -> None:
@@ -182,7 +181,7 @@ class JudgeContext:
     async def ask(
         self,
         messages: Messages,
-        read: Callable[[str], T],
+        read: Callable[[str], T | Awaitable[T]],
         *,
         about: str | None = None,
         judge: str = "judge",
@@ -232,7 +231,11 @@ class JudgeContext:
         return TeacherTokens(logprobs=tokens.logprobs, model=model.policy.model, top=likeliest)
 
     async def _ask_once(
-        self, model: Model, asked: tuple[Message, ...], read: Callable[[str], T], about: str | None
+        self,
+        model: Model,
+        asked: tuple[Message, ...],
+        read: Callable[[str], T | Awaitable[T]],
+        about: str | None,
     ) -> ReadReply[T]:
         started = time.monotonic()
         with self._call():
@@ -264,13 +267,14 @@ class ReadReply(NamedTuple, Generic[T]):
     cached: bool = False
 
 
-def _read_reply(
-    reply: str, usage: Usage | None, read: Callable[[str], T], finish: str | None
+async def _read_reply(
+    reply: str, usage: Usage | None, read: Callable[[str], T | Awaitable[T]], finish: str | None
 ) -> ReadReply[T]:
     if finish == "length":
         return ReadReply(reply, usage, None, "it was cut off at the judge's max_tokens")
     try:
-        return ReadReply(reply, usage, read(reply), None)
+        finding = read(reply)
+        return ReadReply(reply, usage, await finding if inspect.isawaitable(finding) else finding, None)
     except ValueError as wrong:
         return ReadReply(reply, usage, None, str(wrong) or "it is not in the form that was asked for")
 

@@ -7,7 +7,7 @@ it judges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -17,9 +17,10 @@ from windrow.envs import ScoreContext
 from windrow.envs.scoring import Verdict
 from windrow.grading.group_members import Entrant, entrants_of, opening_of_all, shown_together
 from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of, together
-from windrow.grading.judge_replies import number_of, one_of
+from windrow.grading.judge_replies import Pattern, number_of, one_of, row_pattern
 from windrow.grading.judge_view import Section, Shows, as_text, framed
 from windrow.grading.pairings import Pair, Swiss, all_pairs, chunks, ring
+from windrow.grading.pattern_processes import matched
 from windrow.identity import seed_of
 from windrow.records import AttemptId, Json, RecordedScore, RolloutGroup
 from windrow.tasks.rubrics import JSON, check_pattern
@@ -50,6 +51,13 @@ class Match(NamedTuple):
     split: bool  # the orders gave different verdicts
 
 
+class Preference(NamedTuple):
+    """A judge's verdict, and its preference for the second reply from -1 to 1."""
+
+    verdict: Json
+    value: float
+
+
 class PreferenceScorer(JudgingScorer):
     version = 1  # of the prompt below, and of how replies are read
 
@@ -60,7 +68,7 @@ class PreferenceScorer(JudgingScorer):
         if self._set.rounds is not None and self._set.pairs != "swiss":
             raise ValueError("'rounds' is for 'pairs: swiss'")
         if self._set.extract is not None:
-            check_pattern(self._set.extract, "'extract'")
+            check_pattern(self._set.extract, "'extract'", configured=True)
             if self._set.extract == JSON:
                 raise ValueError("'extract' must be a regular expression with a group")
             if self._set.format is None:
@@ -147,7 +155,14 @@ class _Comparing:
         split = len({(margin > 0) - (margin < 0) for margin in margins}) > 1
         return Match(pair, 0.0 if split else sum(margins) / len(margins), verdicts, split)
 
-    async def _asked(self, pair: Pair, order: str) -> tuple[Json, float]:
+    def _read(self, reply: str) -> Preference | Awaitable[Preference]:
+        """Read the judge's reply. A configured pattern is matched in a process that can be ended."""
+        verdict, extract = self._set.verdict, self._set.extract
+        if extract is None:
+            return read_preference(reply, row_pattern(TAGGED), verdict)
+        return matched("preference", Preference, reply=reply, pattern=extract, verdict=verdict)
+
+    async def _asked(self, pair: Pair, order: str) -> Preference:
         """Return the judge's verdict, and its preference for the second reply from -1 to 1."""
         first, second = (self._entrants[index] for index in (pair if order == "ab" else pair[::-1]))
         form = self._set.format or _FORMS[self._set.verdict]
@@ -165,14 +180,17 @@ class _Comparing:
         }
         intro = _MATERIAL.format(marker=marker)
         text = f"{intro}\n\n{material}\n\n{self._set.criterion}\n\n{form}"
-        read = _letter if self._set.verdict == "letter" else _number
-        pattern = self._set.extract or TAGGED
         a, b = (self._entrants[index].label for index in pair)
         return await self._ctx.ask(
             question(self._scorer._prompt, text, given, self._scorer.name),
-            lambda reply: one_of(reply, pattern, read),
+            self._read,
             about=f"{a} vs {b}, order {order}",
         )
+
+
+def read_preference(reply: str, pattern: Pattern, verdict: str) -> Preference:
+    """Read the verdict in the pattern's group, as a letter or as a number."""
+    return Preference(*one_of(reply, pattern, _letter if verdict == "letter" else _number))
 
 
 def _letter(verdict_text: str) -> tuple[Json, float]:

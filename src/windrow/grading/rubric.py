@@ -8,7 +8,7 @@ reason. With several `judges` the mean counts, or they must agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from windrow.errors import ScorerError
 from windrow.grading.judge_panel import JudgingScorer, question, read_settings, template_of, together
 from windrow.grading.judge_replies import Mark, exactly, json_object, mark_of, read_mark
 from windrow.grading.judge_view import Shows, answer_of, as_text, framed, opening_of, reply_of
+from windrow.grading.pattern_processes import matched
 from windrow.records import Json, RecordedScore, Task
 from windrow.tasks.rubrics import (
     CUT_OFF,
@@ -29,6 +30,7 @@ from windrow.tasks.rubrics import (
     YES_NO,
     Criterion,
     Rubric,
+    Scale,
     check_pattern,
     read_criteria,
     rubric_of,
@@ -57,7 +59,11 @@ class RubricScorer(JudgingScorer):
     def __init__(self, name: str, weight: float, settings: Mapping[str, Json]) -> None:
         self._set = read_settings(settings, _Settings)
         super().__init__(name, weight, settings, self._set.judges)
-        self._criteria = None if self._set.criteria is None else read_criteria(self._set.criteria, "criteria")
+        self._criteria = (
+            None
+            if self._set.criteria is None
+            else read_criteria(self._set.criteria, "criteria", configured=True)
+        )
         self._prompt = template_of(self._set.prompt)
         self._check()
 
@@ -85,7 +91,7 @@ class RubricScorer(JudgingScorer):
         """Refuse settings that would be ignored or could not work."""
         settings = self._set
         if settings.extract is not None:
-            check_pattern(settings.extract, "'extract'")
+            check_pattern(settings.extract, "'extract'", configured=True)
             if settings.extract != JSON and settings.format is None:
                 raise ValueError("'extract' needs 'format', which tells the judge how to answer")
         if settings.calls == "one" and (settings.extract or settings.format):
@@ -103,7 +109,7 @@ class RubricScorer(JudgingScorer):
         except ValueError as problem:
             raise ScorerError(f"the row's rubric: {problem}", retryable=False) from None
         if rubric is None and self._criteria is not None:
-            rubric = Rubric(criteria=self._criteria)
+            rubric = Rubric(criteria=self._criteria, configured=True)
         if rubric is None:
             raise ScorerError(
                 f"scorer {self.name!r} has no criteria: give them in the row ('rubric') or in its settings "
@@ -119,12 +125,15 @@ class RubricScorer(JudgingScorer):
     ) -> Marks:
         async def asked(criterion: Criterion) -> Mark:
             extract = criterion.extract or self._set.extract or TAGGED
+            configured = rubric.configured if criterion.extract else self._set.extract is not None
             form = criterion.format or (None if criterion.extract else self._set.format)
             form = form or form_of(criterion, extract)
             text = _ONE.format(criterion=criterion.text, format=form)
             return await ctx.ask(
                 self._messages(episode, text, form, [criterion]),
-                partial(read_mark, extract=extract, scale=criterion.scale),
+                partial(
+                    _read_configured if configured else read_mark, extract=extract, scale=criterion.scale
+                ),
                 about=self._about(f"criterion {criterion.name}", judge),
                 judge=judge,
             )
@@ -219,6 +228,13 @@ _MATERIAL = (
 )
 _ONE = "Grade the reply by this criterion, and by nothing else:\n{criterion}\n\n{format}"
 _ALL = "Grade the reply by each of these criteria, each by itself:\n{criteria}\n\n{format}"
+
+
+def _read_configured(reply: str, extract: str, scale: Scale) -> Mark | Awaitable[Mark]:
+    """Read a mark with a pattern of the configuration, in a process that can be ended."""
+    if extract == JSON:
+        return read_mark(reply, extract, scale)
+    return matched("mark", Mark, reply=reply, pattern=extract, scale=scale)
 
 
 def form_of(criterion: Criterion, extract: str) -> str:

@@ -19,6 +19,7 @@ from windrow.errors import ScorerError, UsageError
 from windrow.grading import answers
 from windrow.grading.base import BaseScorer
 from windrow.grading.math import check_installed, math_judge
+from windrow.grading.pattern_processes import regex_judge
 from windrow.grading.user_functions import EnvGroupScorer, scorer_of
 from windrow.identity import digest
 from windrow.records import Json, RecordedScore
@@ -29,7 +30,7 @@ Judge = Callable[[str, Json, Mapping[str, Json]], answers.AnswerMatch | Awaitabl
 BUILT_IN: dict[str, tuple[Judge, tuple[str, ...]]] = {
     "exact": (answers.exact, ()),
     "contains": (answers.contains, ()),
-    "regex": (answers.regex, ("pattern",)),
+    "regex": (regex_judge, ("pattern",)),
     "choice": (answers.choice, ()),
     "number": (answers.number, ("tolerance",)),
     "math": (math_judge, ("cpu_s",)),
@@ -90,6 +91,8 @@ def _short(answer: str | None) -> str | None:
 
 def make_scorer(config: ScorerConfig) -> AnyScorer:
     settings = expand(config.settings, where=f"scorer {config.name!r}")
+    if config.isolate and (config.name in BUILT_IN or config.name in CLASSES):
+        raise UsageError(f"scorer {config.name!r}: 'isolate' is for functions of your own (module:function)")
     if config.name in BUILT_IN:
         judge, known = BUILT_IN[config.name]
         _check_settings(config.name, settings, (*known, FORMAT_WEIGHT))
@@ -98,6 +101,8 @@ def make_scorer(config: ScorerConfig) -> AnyScorer:
         return AnswerScorer(config.name, judge, config.weight, settings)
     part = resolve("scorer", CLASSES.get(config.name, config.name), {**BUILT_IN, **CLASSES})
     if isinstance(part, type) and issubclass(part, BaseScorer):
+        if config.isolate:
+            raise UsageError(f"scorer {config.name!r} is a class; 'isolate' is for functions")
         try:
             scorer: AnyScorer = part(config.name, config.weight, settings)  # type: ignore[assignment]
         except ValueError as problem:
@@ -105,7 +110,14 @@ def make_scorer(config: ScorerConfig) -> AnyScorer:
         return scorer
     if not callable(part):
         raise UsageError(f"scorer {config.name!r} is not a function (task, reply) -> float | dict | Score")
-    return scorer_of(part, name=config.name, weight=config.weight, settings=settings)
+    return scorer_of(part, name=config.name, weight=config.weight, settings=settings, isolate=config.isolate)
+
+
+def only_compares(name: Json, settings: Json) -> bool:
+    """Whether a scorer does nothing but compare a reply with an answer: it imports, starts, reads and asks nothing that
+    its name or its settings say."""
+    values = settings.values() if isinstance(settings, Mapping) else ()
+    return name in BUILT_IN and not any(isinstance(value, str) and "${" in value for value in values)
 
 
 def configured_scorer(config: ScorerConfig, env: str | None, run_env: type[BaseEnv]) -> AnyScorer:

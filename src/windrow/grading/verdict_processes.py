@@ -1,124 +1,113 @@
-"""Verdicts from separate processes, for code that may take forever or use all memory on a model's reply.
+"""Verdicts from processes of their own, for code that may do anything with a model's reply: run for ever, use all
+memory, or evaluate it.
 
-A question goes in as one line of JSON, and a verdict comes out as one. Such code may hang inside one call into C,
-which no timer of ours could stop. So each process limits its own processor time and memory, and the caller sees it
-end. A thread waits for each process; a caller that stops waiting kills its process.
+Each verdict is given by a fresh, confined process (`util/fork_server.py`), so no reply can reach another's verdict. A few run at a time. The
+rest wait in turn, and their time limits begin with their work. A verdict that takes long makes room for the next one, so
+that slow ones do not hold up the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from windrow.errors import ScorerError
-from windrow.util.threads import in_thread
+from windrow.util.deadlines import clock_stopped
+from windrow.util.forked_calls import CallFailed, ForkServer
+
+T = TypeVar("T")
+
+SLOW_S = 1.0  # after which a verdict makes room for another
+MOST_SLOW = 8  # at a time, beside the others: each may use the memory that a process is allowed
 
 
 class Processes:
-    """Up to `at_once` processes of one module, as many as have questions at the same time; idle ones stay ready."""
+    """Up to `at_once` processes of one server at a time, and some more of those that are slow."""
 
-    def __init__(self, module: str, *, who: str, at_once: int, environment: Mapping[str, str] | None = None):
-        self._command = [sys.executable, "-P", "-m", module]
+    def __init__(self, server: ForkServer, *, who: str, at_once: int) -> None:
+        self._server = server
         self._who = who
+        self._places = Places(at_once)
+
+    async def ask(self, question: Mapping[str, Any], *, cpu_s: int, warm: str = "") -> bytes | None:
+        """Return the answer; None if it would take more than `cpu_s` of processor time."""
+        return await self.ask_bytes(msgspec.json.encode(question), cpu_s=cpu_s, warm=warm)
+
+    async def ask_bytes(self, question: bytes, *, cpu_s: int, warm: str = "") -> bytes | None:
+        """Return the answer to a question in an encoding of its own."""
+        async with self._places.taken():
+            try:
+                return await self._server.ask(question, cpu_s=cpu_s, warm=warm)
+            except CallFailed as problem:
+                if problem.out_of_time:
+                    return None
+                raise ScorerError(f"{self._who}: {problem}") from None
+
+
+def decoded(answer: bytes, kind: type[T], who: str) -> T:
+    """Return an answer in the form that was agreed. What evaluates a reply may write anything."""
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise ScorerError(
+            f"{who}: its process gave no verdict that can be read: {problem}", retryable=False
+        ) from None
+
+
+class Places:
+    """Places for work on each event loop, given out in the order in which they were asked for."""
+
+    def __init__(self, at_once: int) -> None:
         self._at_once = at_once
-        self._environment = environment
-        self._idle: list[_Process] = []
-        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        os.register_at_fork(after_in_child=self._idle.clear)  # a fork would read the other's verdicts
-        atexit.register(self._end)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPlaces] = WeakKeyDictionary()
 
-    async def ask(self, question: Mapping[str, Any]) -> bytes | None:
-        """Return the verdict as a line; None if the question took more processor time than the process allows."""
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Inside, the caller has a place. While it waits for one, its time limit stands still."""
         loop = asyncio.get_running_loop()
-        async with self._gates.get(loop) or self._gates.setdefault(loop, asyncio.Semaphore(self._at_once)):
-            while True:
-                used = bool(self._idle)
-                process = self._idle.pop() if used else self._new()
-                try:
-                    verdict = await in_thread(process.ask, question)
-                    break
-                except _Ended:
-                    if not used:  # an older one may have been spoilt by what it was asked before
-                        raise
-                except BaseException:  # a time limit, a cancellation: its verdict is of no use to anyone
-                    process.kill()
-                    raise
-            if process.alive:
-                self._idle.append(process)
-        return verdict
-
-    def _new(self) -> _Process:
-        return _Process(self._command, self._who, self._environment)
-
-    def _end(self) -> None:
-        for process in self._idle:
-            process.kill()
-
-
-class _Ended(ScorerError):
-    """The process ended without a verdict."""
-
-
-class _Process:
-    """One process, started with its first question. It ends with its parent, when it is killed, or at its limit."""
-
-    def __init__(self, command: list[str], who: str, environment: Mapping[str, str] | None) -> None:
-        self._command = command
-        self._who = who
-        self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._killed = False
-        self._lock = threading.Lock()
-
-    def ask(self, question: Mapping[str, Any]) -> bytes | None:
-        """Return the verdict, or None if the question exceeded the processor time; the process is gone then."""
-        process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
+        places = self._loops.get(loop) or self._loops.setdefault(loop, _LoopPlaces(self._at_once))
+        with clock_stopped():
+            await places.free.acquire()
+        place = _Place(places)
         try:
-            process.stdin.write(msgspec.json.encode(question) + b"\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if line.endswith(b"\n"):
-            return line
-        code = process.wait()
-        if code == -signal.SIGXCPU:
-            return None
-        raise _Ended(f"{self._who}: its process ended with {code}")
+            yield
+        finally:
+            place.leave()
 
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
-    def kill(self) -> None:
-        with self._lock:
-            self._killed = True
-            if self._process is not None:
-                self._process.kill()
+class _LoopPlaces:
+    def __init__(self, at_once: int) -> None:
+        self.free = asyncio.Semaphore(at_once)
+        self.slow = 0
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self._killed:
-                raise ScorerError(f"{self._who}: nobody waits for this verdict")
-            if self._process is None:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env=None if self._environment is None else dict(self._environment),
-                    start_new_session=True,  # a Ctrl-C is ours to handle: what is being graded is finished
-                )
-            return self._process
+
+class _Place:
+    """A place that is held. One that is held for long is given to the next, and its holder goes on without."""
+
+    def __init__(self, places: _LoopPlaces) -> None:
+        self._places = places
+        self._slow = False
+        self._wait()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SLOW_S, self._make_room)
+
+    def _make_room(self) -> None:
+        if self._places.slow >= MOST_SLOW:
+            self._wait()
+            return
+        self._slow = True
+        self._places.slow += 1
+        self._places.free.release()
+
+    def leave(self) -> None:
+        self._timer.cancel()
+        if self._slow:
+            self._places.slow -= 1
+        else:
+            self._places.free.release()

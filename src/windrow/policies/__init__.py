@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from windrow.config import LoadedConfig, expand, nearest
 from windrow.errors import UsageError
-from windrow.policies.base import Completion, Policy, Request
+from windrow.policies.base import Completion, Policy, Request, extra_problem
+from windrow.records import Json
 from windrow.util.redaction import Redactor
 
 FLOW = ("max_outage_s", "requests_per_minute", "tokens_per_minute")  # settings that apply to endpoints alone
 
-__all__ = ["Completion", "Policy", "Request", "check_sampling", "make_policy"]
+__all__ = ["Completion", "Policy", "Request", "check_extra", "check_sampling", "make_policy"]
 
 
 def make_policy(loaded: LoadedConfig, redactor: Redactor) -> Policy:
@@ -50,6 +51,12 @@ def _refuse(loaded: LoadedConfig, policy: str, *keys: str) -> None:
     for setting, origin in loaded.origins.items():
         if any(setting == f"policy.{key}" or setting.startswith(f"policy.{key}.") for key in keys):
             raise UsageError(f"{origin}: a {policy} policy would ignore {setting}; leave it out")
+
+
+def check_extra(policy: Policy, extra: Json, *, where: str) -> None:
+    """UsageError for a field in `sampling.extra` that is not the user's to set."""
+    if problem := extra_problem(extra, policy.own_fields):
+        raise UsageError(f"{where}: {problem}")
 
 
 def check_sampling(policy: Policy, names: set[str], *, where: str) -> None:

@@ -12,14 +12,34 @@ from windrow.config import Sampling
 from windrow.policies.message_encoding import Items, MessageCache, json_array
 from windrow.policies.prompt_ids import PromptReader
 from windrow.records import Call, Capture, Json, Message, Tokens, Usage
+from windrow.util.byte_budget import HeldBytes
 
 ANY_SAMPLING = frozenset(Sampling.__struct_fields__) | {"seed"}  # of a policy that takes every option
+
+
+# Fields of a request that no `sampling.extra` may name, whatever the server: what they say is written down elsewhere.
+OWN_FIELDS = frozenset({"model", "messages", "tools", "n", "seed", "stream"})
+
+
+def extra_problem(extra: Json, own_fields: frozenset[str]) -> str | None:
+    """What is wrong with a `sampling.extra`: a field that is Windrow's to write, so that the record is right about it."""
+    name = next((name for name in extra or () if name in own_fields), None)
+    if name is None:
+        return None
+    hint = {
+        "model": "the model is --model",
+        "seed": "--seeds sends seeds",
+        "n": "-k asks for several samples",
+    }
+    if name in Sampling.__struct_fields__:
+        hint[name] = f"give it as sampling.{name}"
+    return f"'sampling.extra' may not have {name!r}, which is Windrow's to write; {hint.get(name, 'leave it out')}"
 
 
 class Route:
     """State that the calls of one episode share: their endpoint, and caches of what was sent and received so far."""
 
-    __slots__ = ("branches", "conversation", "encoded", "endpoint", "prompts")
+    __slots__ = ("branches", "conversation", "encoded", "endpoint", "held", "prompts")
 
     def __init__(self) -> None:
         self.endpoint: object | None = None
@@ -27,6 +47,7 @@ class Route:
         self.prompts: PromptReader | None = None
         self.branches: list[Any] | None = None  # texts and ids so far, for dialects that send ids
         self.conversation: Any = None  # the messages as text, for policies whose tool calls are text
+        self.held: list[HeldBytes] = []  # what large replies take of the process's budget
 
 
 class ForcedTokens(NamedTuple):
@@ -130,6 +151,7 @@ class Policy:
     name: str = "policy"
     model: str = "policy"
     accepts: frozenset[str] = frozenset()
+    own_fields: frozenset[str] = frozenset()  # what `sampling.extra` may not name
     default_sampling: Mapping[str, Json] = {}  # used where the configuration sets nothing
     default_concurrency: int | None = None
     default_capture: Capture = "text"

@@ -43,6 +43,7 @@ class ChatPolicy(Policy):
             dialect = DIALECTS["vllm" if dialect == AUTO else dialect]
         self.dialect = dialect
         self.accepts = self.dialect.accepts
+        self.own_fields = self.dialect.own_fields
         self.captures = self.dialect.captures
         self.gives_top_logprobs = self.dialect.gives_top_logprobs
         self.scores_ids = scoring(self.dialect) is not None

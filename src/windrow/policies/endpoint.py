@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from windrow.errors import ContextOverflow, EndpointError, InfraError, PolicyError, WindrowError
-from windrow.policies.base import Completion, Request
+from windrow.policies.base import Completion, Request, Route
 from windrow.policies.dialects import DIALECTS, Dialect, scoring
 from windrow.policies.endpoint_failures import Unreachable, call_error_type, retry_after
 from windrow.policies.endpoint_health import EndpointHealth
@@ -25,11 +25,13 @@ from windrow.policies.http_client import (
     ContentError,
     HttpClient,
     HttpError,
+    RepliesTooLarge,
     Response,
     http_client,
 )
 from windrow.policies.wire import UNDECODABLE, TokenizerReply, decode_models, decode_tokenizer_reply, encode
 from windrow.records import Json, Message
+from windrow.util.byte_budget import FREE_BYTES, REPLIES, HeldBytes, too_much
 from windrow.util.redaction import Redactor
 
 Read = TypeVar("Read")
@@ -105,6 +107,8 @@ class Endpoint:
         assert self._client is not None, "open() comes first"
         try:
             return await self._client.post(url, encode(body), new_connection=self._new_connections)
+        except RepliesTooLarge as problem:
+            raise _dropped(url, problem) from None
         except ContentError as problem:
             raise self._unusable(url, problem) from None
         except HttpError as problem:
@@ -124,7 +128,17 @@ class Endpoint:
                 kind="no_scoring",
             )
         asked = self.on_new_connections() if request.new_connection else self
-        return await dialect.complete(request, model, asked)
+        completion = await dialect.complete(request, model, asked)
+        if request.route is not None and (size := reply_chars(completion)) > FREE_BYTES:
+            self._keep(size, request.route)
+        return completion
+
+    def _keep(self, size: int, route: Route) -> None:
+        """Count a large reply for as long as the episode lasts, which holds it."""
+        held = HeldBytes(REPLIES)
+        if not held.cover(size):
+            raise _dropped(self.url, too_much())
+        route.held.append(held)
 
     async def ask(self, dialect: Dialect, body: dict[str, Json]) -> bytes:
         """The answer to one completion request."""
@@ -248,7 +262,7 @@ class Endpoint:
                 asked = (
                     get(url, new_connection=True) if data is None else post(url, data, new_connection=True)
                 )
-                status, _, body = await asked
+                response = await asked
         except TimeoutError:
             raise Unreachable(
                 f"{url} did not answer within {timeout_s:g} s. Is the model still loading? "
@@ -264,6 +278,7 @@ class Endpoint:
             raise Unreachable(
                 f"cannot reach {self.base_url}: {self._transport(problem)}. Is the server running?"
             ) from None
+        status, body = response.status, response.body
         if status in (401, 403):
             hint = "check the key" if self._sends_key else _no_key_hint(self.dialect)
             raise EndpointError(f"{url} answered {status}: {self._shown(body)} ({hint})")
@@ -289,6 +304,18 @@ class Endpoint:
                 f"SSL_CERT_FILE=FILE names the certificate to trust"
             )
         return self._redactor.text(str(problem) or type(problem).__name__)
+
+
+def reply_chars(completion: Completion) -> int:
+    """The length of what an episode keeps of a completion."""
+    size = len(completion.content or "") + len(completion.reasoning or "")
+    return (
+        size + sum(len(call.arguments) for call in completion.tool_calls) if completion.tool_calls else size
+    )
+
+
+def _dropped(url: str, problem: object) -> PolicyError:
+    return PolicyError(f"{url}: a reply was dropped: {problem}", kind="replies_too_large", retryable=True)
 
 
 def _looks_like(body: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from windrow.policies.top_logprobs import TopToken, by_id
-from windrow.records import Call, Json, Message, Usage
+from windrow.records import Call, Json, Message, Usage, part_text
 
 Read = TypeVar("Read")
 
@@ -43,7 +43,7 @@ class WireMessage(msgspec.Struct, gc=False):
     def text(self) -> str | None:
         """The text of the reply: its content, joined where it comes in parts; else its refusal."""
         if isinstance(self.content, list):
-            return "".join(str(part.get("text", "")) for part in self.content)
+            return "".join(map(part_text, self.content))
         return self.refusal if self.content is None else self.content
 
     @property

@@ -6,7 +6,6 @@ and no id, since values that contain it are fingerprinted as they are written.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -57,9 +56,6 @@ def given_addresses(run: RunConfig) -> dict[str, str]:
 
 def plan_services(run: RunConfig, redactor: Redactor) -> tuple[Service, ...]:
     """The run's services, each after those that it needs. The redactor learns the secrets in their environments."""
-    for name, value in os.environ.items():
-        if run.services and is_secret(name):
-            redactor.add(value)
     order = _order(run.services)
     held: dict[str, Port] = {}
     urls: dict[str, str] = {}

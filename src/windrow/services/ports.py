@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from windrow.errors import ServiceError
+from windrow.util.owned_files import close_owned, open_owned
 
 HOST = "127.0.0.1"
 LOWEST = 10_000
@@ -29,13 +30,15 @@ class Port:
         self.number = number
         self._lock_file = lock_file
         self._descriptor: int | None = descriptor
+        self._pid = os.getpid()
 
     def release(self) -> None:
         if self._descriptor is not None:
-            self._lock_file.unlink(missing_ok=True)
-            # After closing alone, a forked child of an env would still hold it.
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
+            if os.getpid() == self._pid:  # a forked process has this object too, but not the port
+                self._lock_file.unlink(missing_ok=True)
+                # After closing alone, a process that was forked in C would still hold it.
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            close_owned(self._descriptor)
             self._descriptor = None
 
     def __del__(self) -> None:
@@ -78,14 +81,14 @@ def _hold(number: int) -> Port | None:
     folder = Path(tempfile.gettempdir()) / f"windrow-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     lock_file = folder / str(number)
-    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = open_owned(lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), lock_file.stat()):
             return Port(number, lock_file, descriptor)
     except OSError:  # another run has it, or has just let it go
         pass
-    os.close(descriptor)
+    close_owned(descriptor)
     return None
 
 

@@ -16,6 +16,7 @@ from windrow.errors import ServiceError
 from windrow.policies.lazy_aiohttp import aiohttp
 from windrow.services.plan import Service
 from windrow.services.ports import is_free
+from windrow.util.disk import Disk, opener_in
 from windrow.util.reaper import bare_command
 from windrow.util.redaction import Redactor
 
@@ -112,6 +113,8 @@ class ServiceProcess:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()  # the supervisor takes it from here
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()  # a process that an env has forked may hold the other end of its input
         try:
             async with asyncio.timeout(self.service.stop_timeout_s + LEAVE_S):
                 await self._process.wait()
@@ -124,9 +127,9 @@ class ServiceProcess:
 
     def _opened_log(self) -> BinaryIO:
         try:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
+            Disk().make_directory(self.log.parent)
             self._log_start = self.log.stat().st_size if self.log.exists() else 0
-            return self.log.open("ab")
+            return open(self.log, "ab", opener=opener_in(self.log.parent))
         except OSError as problem:
             raise ServiceError(
                 f"service {self.service.name!r} cannot be started: its log {self.log} cannot be written: "

@@ -91,7 +91,7 @@ def confirm_cache(run: Path) -> None:
 
 def read_cache(reader: RunReader, pass_reward: float) -> Metrics | None:
     """The metrics of the run as it is now, without the tasks; None where they have to be made."""
-    run = reader.path
+    run = reader.folder
     try:
         with (run / CACHE).open("rb") as file:
             cache = _decode(file.read(MAX_BYTES))

@@ -10,9 +10,12 @@ import msgspec
 from windrow.envs import BaseEnv, Env, find_env
 from windrow.errors import UsageError
 from windrow.records import Rollout, Task
+from windrow.registry import is_import_path
 from windrow.stats.final_attempts import LocatedAttempt
 from windrow.store.gradings import Gradings
 from windrow.store.reader import RunReader
+
+MayImport = Callable[[str], bool]
 
 
 class Hooks:
@@ -23,9 +26,11 @@ class Hooks:
         reader: RunReader,
         gradings: Gradings,
         envs: Mapping[str, type[BaseEnv]],
+        may_import: MayImport,
         warn: Callable[[str], None],
     ) -> None:
         self._reader = reader
+        self._may_import = may_import
         self._classes = envs
         self._warn = warn
         self._gradings = gradings
@@ -63,6 +68,12 @@ class Hooks:
 
     def _class_with_hook(self, name: str) -> type[BaseEnv] | None:
         """The class called `name` if it defines `aggregate`."""
+        if name not in self._classes and not self._may_import(name):
+            self._warn(
+                f"aggregate() of env {name!r} is not asked: a line of the run names that code, and nothing vouches for it. "
+                f"windrow stats RUN --write --trust-run imports it and asks"
+            )
+            return None
         try:
             env = self._classes.get(name) or find_env(name)
         except UsageError as problem:
@@ -94,8 +105,15 @@ class Hooks:
         return numbers
 
 
-def has_hook(name: str, envs: Mapping[str, type[BaseEnv]]) -> bool:
+def installed_only(name: str) -> bool:
+    """The names that any reader of a run may look up: no code of the run's choice."""
+    return not is_import_path(name)
+
+
+def has_hook(name: str, envs: Mapping[str, type[BaseEnv]], may_import: MayImport) -> bool:
     """Whether the environment called `name` defines `aggregate`, or cannot be asked."""
+    if name not in envs and not may_import(name):
+        return True
     try:
         return _defines_hook(envs.get(name) or find_env(name))
     except UsageError:

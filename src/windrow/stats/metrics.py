@@ -18,7 +18,7 @@ from windrow.envs import BaseEnv
 from windrow.errors import StoreError
 from windrow.records import Grade, Owner, Status, Stop, encode
 from windrow.stats.cache import States, log_states, read_cache, settings_of, write_cache
-from windrow.stats.env_aggregates import Hooks, has_hook
+from windrow.stats.env_aggregates import Hooks, MayImport, has_hook, installed_only
 from windrow.stats.estimate import clustered_mean, pass_table
 from windrow.stats.final_attempts import FinalAttempt, LocatedAttempt
 from windrow.stats.schema import (
@@ -109,17 +109,20 @@ def measure_run(
     *,
     pass_reward: float = PASS_REWARD,
     envs: Mapping[str, type[BaseEnv]] | None = None,
+    may_import: MayImport = installed_only,
     warn: Warn = lambda message: None,
 ) -> RunMetrics:
-    """Measure a run. `envs` are classes that cannot be found by name; a hook that raises gives a warning.
+    """Measure a run. `envs` are classes that the caller has, by name; a hook that raises gives a warning.
+
+    Lines name their environments: `may_import` says which names are looked up. The hooks of others are left out with a warning.
 
     Memory grows by some 240 bytes per task where scorers read two answers to it. It grows with rollouts only where an
     environment defines `aggregate`.
     """
-    logs = log_states(Path(run))
     with RunReader(run) as reader:
+        logs = log_states(reader.folder)
         gradings = reader.gradings()
-        hooks = Hooks(reader, gradings, envs or {}, warn)
+        hooks = Hooks(reader, gradings, envs or {}, may_import, warn)
         details = _Details(reader, hooks)
         totals = count_totals(reader, gradings, pass_reward, details)
         for name in sorted(details.agents):
@@ -132,13 +135,14 @@ def unchanged_metrics(
     *,
     pass_reward: float = PASS_REWARD,
     envs: Mapping[str, type[BaseEnv]] | None = None,
+    may_import: MayImport = installed_only,
 ) -> Metrics | None:
     """The metrics that `measure_run` would give, without the tasks, if metrics.json is known to hold them; else None.
 
     The result of an environment's own hook may depend on anything: where one is defined, the run is measured again.
     """
     metrics = read_cache(RunReader(run), pass_reward)
-    if metrics is None or any(has_hook(name, envs or {}) for name in metrics.stamp.envs):
+    if metrics is None or any(has_hook(name, envs or {}, may_import) for name in metrics.stamp.envs):
         return None
     return metrics
 

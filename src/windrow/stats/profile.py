@@ -103,7 +103,7 @@ class Profile:
         return Shape(
             run=str(self._reader.path),
             tasks=len(self._table),
-            untried=max(0, count_tasks(self._reader.path / TASKS) - len(self._table)),
+            untried=max(0, count_tasks(self._reader.folder / TASKS) - len(self._table)),
             rollouts=self._rollouts,
             graded=sum(self._rewards.n),
             by=self._by,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from windrow.errors import StoreError
 from windrow.util.blobs import NAME_CHARS, Blobs, name_of_blob
-from windrow.util.disk import Disk, process_name, write_all
+from windrow.util.disk import Disk, file_mode, folder_mode, process_name, write_all
 
 FOLDER = "blobs"
 REMEMBERED = 4096  # names that were just put and need not be compared with what is on disk again
@@ -67,9 +67,12 @@ class BlobStore(Blobs):
         try:
             if _holds(path, data):
                 return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.{process_name()}.{number}")
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            for folder in (self._folder, path.parent):
+                folder.mkdir(folder_mode(folder.parent), exist_ok=True)
+            draft = self._folder / f".{path.name}.{process_name()}.{number}"
+            descriptor = os.open(
+                draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode(path.parent)
+            )
             try:
                 write_all(self._disk, descriptor, data)
             except OSError:

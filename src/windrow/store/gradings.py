@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from windrow.records import AttemptId, Grading
+from windrow.records import AttemptId, Grading, Lamport
 from windrow.store.line_positions import LinePosition, LinePositions
 from windrow.util.hash_index import HashIndex
 
@@ -23,6 +23,7 @@ class GradingHead(msgspec.Struct, gc=False):
     members: tuple[AttemptId, ...]
     fingerprint: str
     generation: int
+    lamport: Lamport = 0  # lines of older versions have none
 
     @property
     def is_of_group(self) -> bool:
@@ -101,7 +102,7 @@ class Gradings:
         self._groups = groups
 
     def of(self, attempt: AttemptId) -> list[Grading]:
-        """Read the gradings of an attempt, oldest first. Those of several writers are ordered by time."""
+        """Read the gradings of an attempt, oldest first: by Lamport number, those of older versions before them."""
         located: list[tuple[str, Grading]] = []
         latest = self._latest.get(attempt) if self._before else None
         number = 0 if latest is None else latest + 1
@@ -111,11 +112,8 @@ class Gradings:
             if grading is not None and attempt in grading.members and self._counts(grading):
                 located.append((position.segment, grading))
             number = self._before[number - 1]
-        if len(located) > 1:
-            located.reverse()
-            if len({segment for segment, _ in located}) > 1:
-                located.sort(key=lambda each: each[1].graded_at)
-        gradings = [grading for _, grading in located]
+        located.reverse()
+        gradings = _in_order(located) if len(located) > 1 else [grading for _, grading in located]
         return [*gradings, *self._fresh[attempt]] if attempt in self._fresh else gradings
 
     def _counts(self, grading: Grading) -> bool:
@@ -124,3 +122,18 @@ class Gradings:
             or not is_of_group(grading)
             or self._groups.are(grading.unit, grading.members)
         )
+
+
+def _in_order(located: Sequence[tuple[str, Grading]]) -> list[Grading]:
+    """Gradings with their segments, oldest first; given by segment, each in the order of its lines.
+
+    Lines without a number come first: those of one segment as they stand, those of several by time. The others follow by
+    their number; writers that gave the same number did not know of each other, and their names decide.
+    """
+    by_time = len({segment for segment, grading in located if not grading.lamport}) > 1
+
+    def age(each: tuple[str, Grading]) -> tuple[int, float]:
+        grading = each[1]
+        return grading.lamport or 0, grading.graded_at if by_time and not grading.lamport else 0.0
+
+    return [grading for _, grading in sorted(located, key=age)]

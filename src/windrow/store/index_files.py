@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from windrow.util.disk import Disk
+from windrow.util.disk import Disk, folder_mode
 from windrow.version import __version__
 
 FOLDER = "index"
@@ -44,7 +44,7 @@ def write_derived(run: Path, name: str, value: msgspec.Struct, disk: Disk) -> No
     payload = msgspec.msgpack.encode(value)
     checksum = zlib.crc32(payload).to_bytes(_CHECKSUM_BYTES, "big")
     try:
-        (run / FOLDER).mkdir(exist_ok=True)
+        (run / FOLDER).mkdir(folder_mode(run), exist_ok=True)
         disk.put(run / FOLDER / name, (_MADE_BY, checksum, payload))
     except OSError:
         return

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from windrow.records import SCHEMA_VERSION, Usage, encode
+from windrow.store.line_checksums import with_checksum
 from windrow.store.line_heads import NOT_A_LINE
 from windrow.store.line_positions import LinePosition, LinePositions
 from windrow.store.log import Log
@@ -62,7 +63,7 @@ class Judgements:
             self._fresh[reply.key] = reply
             return
         self._fresh[reply.key] = reply
-        line = self._redactor.line(encode(reply) + b"\n")
+        line = with_checksum(self._redactor.line(encode(reply))) + b"\n"
         position = LinePosition(self._log.path.name, self._end)
         self._end += len(line)
         await self._log.append(line)

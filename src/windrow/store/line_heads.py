@@ -144,7 +144,10 @@ def without_lost_episodes(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         if not joins and head.seat != 0:
             before, seats = None, []
             continue
-        seats = [*seats, line] if joins else [line]
+        if joins:
+            seats.append(line)
+        else:
+            seats = [line]
         before = head
         if is_last_seat(head):
             yield from seats

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from windrow.store.lock import Lock, is_held
+from windrow.store.lock import Lock, is_held, lock_files
 
 RANK = "rank-"  # and its number: the writer of a rank's own segments
 WORKERS_GONE_S = 10.0
@@ -80,5 +80,5 @@ class Locks:
     def _outlast(self, *names: str) -> None:
         """The workers of a parent that was killed die with it; what they still write is waited for, then read."""
         for name in names:
-            for file in self._path.glob(name):
+            for file in lock_files(self._path, name):
                 Lock(file, patience_s=WORKERS_GONE_S).release()

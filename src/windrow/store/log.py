@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from windrow.errors import StoreError
-from windrow.util.disk import Disk, write_all
+from windrow.util.disk import Disk, folder_mode, write_all
 
 TAIL_CHUNK = 64 * 1024
+TORN = "torn"
 
 Waiter = asyncio.Future[None]
 Whole = Callable[[int], int]  # of an open file: how many of its bytes are whole
@@ -156,9 +157,9 @@ def set_torn_tail_aside(path: Path, descriptor: int, disk: Disk, whole: Whole) -
 
 def torn_name(path: Path, disk: Disk) -> Path:
     """A free name below torn/ for what is cut out of a file; the folder is made if need be."""
-    folder = path.parent / "torn"
+    folder = path.parent / TORN
     if not folder.exists():
-        folder.mkdir()
+        folder.mkdir(folder_mode(path.parent))
         disk.sync_directory(path.parent)
     number = 1
     while (torn := folder / f"{path.name}.{number}").exists():

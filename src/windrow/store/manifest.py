@@ -6,14 +6,17 @@ import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.records import SCHEMA_VERSION, Json, encode
 from windrow.registry import declared
+from windrow.store.manifest_fields import Number, check_fields
 from windrow.store.rank_progress import Ranks, Redo
 from windrow.tasks.sampling import Draw
+from windrow.util.directory_swap import standing
 from windrow.util.disk import Disk
 
 MANIFEST = "run.json"
@@ -39,6 +42,13 @@ class Rescore(msgspec.Struct, frozen=True):
     since: dict[str, int]
 
 
+class Signature(msgspec.Struct, frozen=True):
+    """The signature of the user whose commands wrote run.json; `tasks` is the digest of the tasks.jsonl that they wrote."""
+
+    tasks: str | None
+    mac: str
+
+
 class _Schema(msgspec.Struct, frozen=True):
     """The one field that every version of run.json has."""
 
@@ -53,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA_VERSION
     windrow: str
-    created_at: float
+    created_at: Annotated[float, msgspec.Meta(ge=0, lt=2**36)]  # a year of four digits
     source: str
     split: str | None
     config: dict[str, Json]
@@ -65,9 +75,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     redo: Redo | None = None
     draws: list[Draw] = []  # how the tasks of each pass were chosen, where some were left out
     versions: dict[str, str] = {}
-    counts: dict[str, int] = {}
-    agents: dict[str, int] = {}
+    counts: dict[str, Number] = {}
+    agents: dict[str, Number] = {}
     ranks: list[Ranks] = []  # those that share its tasks; of a merged run, all that ever did
+    signature: Signature | msgspec.UnsetType = msgspec.UNSET
 
 
 def generations_of(manifest: Manifest) -> list[Fingerprint]:
@@ -92,19 +103,27 @@ def with_generation(manifest: Manifest, generation: Fingerprint | None, *, activ
     )
 
 
+def is_run(path: Path) -> bool:
+    """Whether a directory holds a run."""
+    return (standing(path) / MANIFEST).exists()
+
+
 def read_manifest(path: Path) -> Manifest:
-    file = path / MANIFEST
+    file = standing(path) / MANIFEST
     try:
         data = file.read_bytes()
         schema = msgspec.json.decode(data, type=_Schema).schema
         manifest = msgspec.json.decode(data, type=Manifest) if schema <= SCHEMA_VERSION else None
+        if manifest is not None:
+            check_fields(data)
     except FileNotFoundError:
         raise UsageError(f"{path} is not a run: it has no {MANIFEST}") from None
     except OSError as problem:
         raise StoreError(f"cannot read {file}: {problem.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise StoreError(
-            f"{file} is damaged ({problem}); the rollouts beside it are still readable"
+            f"{file} is damaged ({problem}): restore the file, or correct that field; the rollouts beside it are still "
+            f"readable"
         ) from None
     if manifest is None:
         raise UsageError(

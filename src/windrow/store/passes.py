@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from windrow.errors import UsageError
 from windrow.identity import group_id
 from windrow.records import Rollout
-from windrow.store.manifest import Manifest
+from windrow.store.manifest import MANIFEST, Manifest
 from windrow.store.task_file import TASKS, read_known
+from windrow.util.directory_swap import standing
 from windrow.util.hash_index import HashIndex
+
+MOST_PASSES = 10_000
 
 
 class Pass:
@@ -18,9 +22,10 @@ class Pass:
         """`number` None: that of the last call."""
         self.number = int(manifest.config.get("pass") or 0) if number is None else number
         self._groups = HashIndex("I")
-        if not (run / TASKS).exists():
+        tasks = standing(run) / TASKS
+        if not tasks.exists():
             return
-        for _, line in read_known(run / TASKS):
+        for _, line in read_known(tasks):
             if line is not None:
                 group = group_id(
                     source=line.source,
@@ -43,6 +48,11 @@ class Passes:
         self._run = run
         self._manifest = manifest
         self._last = int(manifest.config.get("pass") or 0)
+        if self._last > MOST_PASSES:
+            raise UsageError(
+                f"config.pass in {run / MANIFEST} is {self._last:,}: too many passes to look through; correct it, or say with "
+                f"--iteration which pass it is"
+            )
         self._known: dict[int, Pass] = {}
 
     def of(self, rollout: Rollout) -> int:

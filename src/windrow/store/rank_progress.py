@@ -25,7 +25,11 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def left(self) -> int | None:
         """What is not done, not graded or failed; None while nobody knows."""
-        return sum(self.counts[name] for name in ("pending", "failed", "ungraded")) if self.counts else None
+        return (
+            sum(self.counts.get(name, 0) for name in ("pending", "failed", "ungraded"))
+            if self.counts
+            else None
+        )
 
 
 class Ranks(msgspec.Struct, frozen=True):
@@ -46,7 +50,8 @@ class Ranks(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> list[int]:
-        return [rank for rank in range(self.world_size) if rank not in self.present]
+        present = set(self.present)
+        return [rank for rank in range(self.world_size) if rank not in present]
 
     @property
     def terms(self) -> tuple[list[float], str]:
@@ -99,8 +104,9 @@ def unfinished(ranks: Sequence[Ranks]) -> list[str]:
 
 def _unfinished(ranks: Ranks) -> list[str]:
     lines = []
+    missing = set(ranks.missing)
     for rank in range(ranks.world_size):
-        if rank in ranks.missing:
+        if rank in missing:
             lines.append(f"rank {rank} is missing")
         elif (left := share_of(ranks, rank).left) is None and ranks.shares:
             lines.append(f"rank {rank} was broken off")

@@ -38,6 +38,7 @@ from windrow.store.manifest import Fingerprint, Manifest, read_manifest
 from windrow.store.resume_index import SegmentIndex
 from windrow.store.segments import segments, whole_sizes
 from windrow.store.task_file import TASKS, read_task, read_tasks
+from windrow.util.directory_swap import standing
 
 READ_BYTES = 1 << 17
 NEWLINE = 0x0A
@@ -54,10 +55,12 @@ class RunReader:
         self.path = Path(path)
         if not self.path.is_dir():
             raise UsageError(f"{path} is not a run directory")
-        self.manifest: Manifest = read_manifest(self.path)
+        self.folder = standing(self.path)  # where its files are; its blobs are in `path`
+        self.manifest: Manifest = read_manifest(self.folder)
         self.bad_lines: list[BadLine] = []
         self.attempts = 0  # lines of the log, counted by `finals`
         self.unread_gradings = 0  # that could not be read, counted each time one is needed
+        self._latest_lamport: int | None = None
         self._task_offsets: dict[str, int] | None = None
         self._open: dict[str, IO[bytes]] = {}
         self._expected: dict[str, tuple[str, ...]] = {}  # by environment: the scorers of a rollout
@@ -80,7 +83,7 @@ class RunReader:
         self, decode: Callable[[bytes], T], *, name: str = "rollouts", sizes: Mapping[str, int] | None = None
     ) -> Iterator[tuple[LinePosition, T]]:
         """Every readable line of a log, decoded; with `sizes`, only up to those sizes of the segments in bytes."""
-        return self._decoded(decode, self._whole_lines(name, sizes))
+        return self._decoded(decode, self.whole_lines(name, sizes))
 
     def _decoded(
         self, decode: Callable[[bytes], T], lines: Iterable[LogLine]
@@ -101,8 +104,8 @@ class RunReader:
 
     def indexes(self) -> Iterator[SegmentIndex]:
         """The resume index of each segment. Only lines that were appended since it was saved are read."""
-        for segment in segments(self.path):
-            index = SegmentIndex(self.path, segment)
+        for segment in segments(self.folder):
+            index = SegmentIndex(self.folder, segment)
             with self._opened(segment) as file:
                 index.load(file)
             self.note(index.bad_lines)
@@ -130,7 +133,7 @@ class RunReader:
     def _line_batches(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, list[bytes]]]:
         """The whole lines of the rollouts up to these sizes, in batches: the segment, the number and the offset of the
         first line, and the lines."""
-        for segment in segments(self.path):
+        for segment in segments(self.folder):
             number, offset, end = 1, 0, sizes.get(segment, 0)
             with self._opened(segment) as file:
                 while offset < end and (lines := file.readlines(BATCH_BYTES)):
@@ -159,10 +162,10 @@ class RunReader:
         self, decode: Callable[[bytes], Any], *, sizes: Mapping[str, int] | None = None
     ) -> Iterator[list[tuple[LinePosition, Any]]]:
         """The final attempts in batches."""
-        now = whole_sizes(self.path, segments(self.path)) if sizes is None else sizes
+        now = whole_sizes(self.folder, segments(self.folder)) if sizes is None else sizes
 
         def lines() -> Iterator[LogLine]:
-            return without_lost_episodes(self._whole_lines("rollouts", now))
+            return without_lost_episodes(self.whole_lines("rollouts", now))
 
         best = best_attempts_plain(lambda: (lines for _, _, _, lines in self._line_batches(now)))
         if best is None:  # there are episodes with seats, or lines that cannot be read
@@ -185,14 +188,24 @@ class RunReader:
         if wanted is None:
             return gradings
         of_groups = False
+        latest = 0
         for position, head in self.lines(decode_grading_head, name="scores"):
+            latest = max(latest, head.lamport)
             if (head.fingerprint, head.generation) == (wanted.hash, wanted.generation):
                 of_groups = of_groups or head.is_of_group
                 for member in head.members:
                     gradings.add(member, position)
+        self._latest_lamport = latest
         if of_groups:
             gradings.check_groups(self._groups_now())
         return gradings
+
+    def latest_lamport(self) -> int:
+        """The highest Lamport number of all gradings, when they were first read; 0 without any."""
+        if self._latest_lamport is None:
+            heads = self.lines(decode_grading_head, name="scores")
+            self._latest_lamport = max((head.lamport for _, head in heads), default=0)
+        return self._latest_lamport
 
     def _grading(self, position: LinePosition) -> Grading | None:
         """None for a grading that cannot be read: its rollouts lack that verdict and are graded again."""
@@ -210,7 +223,7 @@ class RunReader:
         except NOT_A_LINE as problem:
             self.unread_gradings += 1
             _warn(
-                f"{self.path / position.segment}: the line at byte {position.offset} is left out: {problem}"
+                f"{self.folder / position.segment}: the line at byte {position.offset} is left out: {problem}"
             )
             return None
 
@@ -225,7 +238,7 @@ class RunReader:
     def line(self, position: LinePosition) -> bytes:
         file = self._open.get(position.segment)
         if file is None:
-            file = self._open[position.segment] = (self.path / position.segment).open("rb")
+            file = self._open[position.segment] = (self.folder / position.segment).open("rb")
         file.seek(position.offset)
         return file.readline()
 
@@ -239,7 +252,7 @@ class RunReader:
             return decode(self.line(position))
         except NOT_A_LINE as problem:
             raise StoreError(
-                f"{self.path / position.segment}: the line at byte {position.offset} is not a rollout: {problem}"
+                f"{self.folder / position.segment}: the line at byte {position.offset} is not a rollout: {problem}"
             ) from None
 
     def with_row(self, rollout: Rollout) -> Rollout:
@@ -247,12 +260,12 @@ class RunReader:
         if rollout.task.data is not None:
             return rollout
         if self._task_offsets is None:
-            tasks = self.path / TASKS
+            tasks = self.folder / TASKS
             self._task_offsets = read_tasks(tasks) if tasks.exists() else {}
         offset = self._task_offsets.get(rollout.task.digest)
         if offset is None:
             return rollout
-        row: Task = read_task(self.path / TASKS, offset)
+        row: Task = read_task(self.folder / TASKS, offset)
         return msgspec.structs.replace(rollout, task=msgspec.structs.replace(rollout.task, data=row.data))
 
     def ordered(self, *, final: bool = True) -> Iterator[Rollout]:
@@ -269,7 +282,7 @@ class RunReader:
     def warn_of_bad_lines(self) -> None:
         """Warn of each line that could not be read so far."""
         for bad in self.bad_lines:
-            _warn(f"{self.path / bad.segment}:{bad.number} is left out: {bad.problem}")
+            _warn(f"{self.folder / bad.segment}:{bad.number} is left out: {bad.problem}")
 
     def readable(self, position: LinePosition) -> Rollout | None:
         """As `read`, but an unreadable rollout gives a warning and None."""
@@ -290,15 +303,15 @@ class RunReader:
 
     def _opened(self, segment: str) -> IO[bytes]:
         try:
-            return (self.path / segment).open("rb", buffering=READ_BYTES)
+            return (self.folder / segment).open("rb", buffering=READ_BYTES)
         except FileNotFoundError:  # what was there a moment ago
             raise StoreError(
-                f"{self.path / segment} was replaced while it was read, as a merge does; run the command again"
+                f"{self.folder / segment} was replaced while it was read, as a merge does; run the command again"
             ) from None
 
-    def _whole_lines(self, name: str, sizes: Mapping[str, int] | None) -> Iterator[LogLine]:
-        """Every line that ends in a newline."""
-        for segment in segments(self.path, name):
+    def whole_lines(self, name: str, sizes: Mapping[str, int] | None = None) -> Iterator[LogLine]:
+        """Every line of a log that ends in a newline, whatever it holds; with `sizes`, up to those sizes."""
+        for segment in segments(self.folder, name):
             end = None if sizes is None else sizes.get(segment, 0)
             offset = 0
             with self._opened(segment) as file:

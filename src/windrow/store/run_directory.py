@@ -6,29 +6,34 @@ Everything in it is written under a lock, and everything that is replaced is rep
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from windrow.errors import StoreError, UsageError
 from windrow.store.blobs import FOLDER as BLOBS
 from windrow.store.blobs import BlobStore
+from windrow.store.index_files import FOLDER as INDEXES
 from windrow.store.line_heads import whole_episodes
 from windrow.store.lock import Lock
 from windrow.store.locks import RANK, Locks
-from windrow.store.log import Log, Whole
-from windrow.store.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from windrow.store.log import TORN, Log, Whole
+from windrow.store.manifest import MANIFEST, Manifest, is_run, read_manifest, write_manifest
 from windrow.store.resume_index import SegmentIndex, load_index
+from windrow.store.signing import NO_TASKS, is_own, signed, signed_tasks, unsigned
 from windrow.store.sinks import RolloutSink
 from windrow.store.task_file import TASKS, TaskFile
-from windrow.util.directory_swap import DRAFT, finish_swap, is_unfinished
-from windrow.util.disk import Disk
+from windrow.tasks.plan import TaskList
+from windrow.util.directory_swap import DRAFT, finish_swap
+from windrow.util.disk import PRIVATE_FOLDER, SHARED_FOLDER, Disk, make_private, remove_abandoned_drafts
 from windrow.util.redaction import Redactor
 
 
 class RunDirectory:
     """An open run directory, locked by this process. `writer` names this writer's own segments of the logs.
 
-    A rank shares it with others: what is not its own it reads and writes inside `shared_files_locked`.
+    A rank shares it with others: what is not its own it reads and writes inside `shared_files_locked`. A new run is private
+    (0700, and 0600 its files) unless it is `shared` with other users, by the umask; an old one keeps its modes.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class RunDirectory:
         writer: str | None = None,
         rank: int | None = None,
         lock: bool = True,
+        shared: bool = False,
         disk: Disk | None = None,
     ) -> None:
         self.path = path
@@ -55,11 +61,15 @@ class RunDirectory:
                 if path.is_dir():  # the process that made it may have been killed before it was durable
                     with contextlib.suppress(PermissionError):
                         self.disk.sync_directory(path.parent)
-                self.disk.make_directory(path)
+                self.disk.make_directory(path, mode=SHARED_FOLDER if shared else PRIVATE_FOLDER)
+                if not shared:
+                    make_private(path)  # it may have been there, empty
             self.locks = Locks(path, self.writer, rank) if lock else None
             if self.writer is None:
                 finish_swap(path, self.disk)
-            self.manifest = read_manifest(path) if (path / MANIFEST).exists() else None
+                if lock:
+                    _remove_leftovers(path)
+            self._read_manifest()
         except BaseException as problem:
             self.close()
             if isinstance(problem, OSError):
@@ -73,10 +83,18 @@ class RunDirectory:
             if self.rank is not None:
                 finish_swap(self.path, self.disk)
             if self.rank is not None and (self.path / MANIFEST).exists():
-                self.manifest = read_manifest(self.path)
+                self._read_manifest()
             yield
 
+    def _read_manifest(self) -> None:
+        """Read run.json, if there is one, and find out whether this user has written it."""
+        self.manifest = read_manifest(self.path) if (self.path / MANIFEST).exists() else None
+        self.is_own = self.manifest is None or is_own(self.path, self.manifest)
+        self._signed_tasks = NO_TASKS if self.manifest is None else signed_tasks(self.manifest)
+
     def write_manifest(self, manifest: Manifest) -> None:
+        """Write run.json, signed if the run is this user's: a foreign run stays foreign."""
+        manifest = signed(manifest, self._signed_tasks) if self.is_own else unsigned(manifest)
         try:
             write_manifest(self.path, manifest, self.disk)
         except OSError as problem:
@@ -86,6 +104,17 @@ class RunDirectory:
     def open_tasks(self) -> TaskFile:
         self._tasks = TaskFile(self._open_log(TASKS), self.path / TASKS, self.disk)
         return self._tasks
+
+    def adopt_tasks(self, tasks: TaskList) -> TaskFile:
+        """Open tasks.jsonl for these tasks, and sign what is added to it, unless somebody else has changed the file."""
+        file = self.open_tasks()
+        unchanged = self.is_own and file.content() == self._signed_tasks
+        file.adopt(tasks)
+        now = file.content() if unchanged else None
+        if self.is_own and self.manifest is not None and now != self._signed_tasks:
+            self._signed_tasks = now
+            self.write_manifest(self.manifest)
+        return file
 
     def open_rollouts(self) -> Log:
         return self._open_log(self._segment("rollouts"), whole_episodes)
@@ -136,7 +165,7 @@ def refuse_strangers(path: Path, flag: str = "--out") -> None:
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
             raise UsageError(f"{flag} {path}: {place} is a file; give a directory")
-    if not path.exists() or (path / MANIFEST).exists() or is_unfinished(path):
+    if not path.exists() or is_run(path):
         return
     others = [p.name for p in path.iterdir() if not _is_ours(p.name)]
     if others and not (path / MANIFEST).exists():  # another rank may have written it just now
@@ -150,7 +179,7 @@ def move_aside(path: Path, *, lock: bool = True, disk: Disk | None = None) -> Pa
     """`--overwrite`: the old run gets another name; nothing is deleted. None if there was no run."""
     held: Lock | None = None
     try:
-        if not (path / MANIFEST).exists():
+        if not is_run(path):
             return None
         held = Lock(path / "lock") if lock else None  # nobody else may be writing it
         number = 1
@@ -163,6 +192,16 @@ def move_aside(path: Path, *, lock: bool = True, disk: Disk | None = None) -> Pa
         if held is not None:
             held.release()
     return aside
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed writers had begun to write. The caller holds the run alone."""
+    folders = [path, path / INDEXES, path / BLOBS, path / TORN]
+    if (path / DRAFT).is_dir():  # a killed merge may have left drafts of blobs, too
+        shutil.rmtree(path / DRAFT, ignore_errors=True)
+        folders += (path / BLOBS).glob("??")
+    for folder in folders:
+        remove_abandoned_drafts(folder)
 
 
 def _is_ours(name: str) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from windrow.records import Grading, Rollout, encode
+import msgspec
+
+from windrow.records import MAX_LAMPORT, Grading, Rollout, encode
 from windrow.store.blobs import BlobStore
+from windrow.store.line_checksums import with_checksum
 from windrow.store.line_heads import decode_head
 from windrow.store.log import Log
 from windrow.store.resume_index import SegmentIndex
@@ -32,21 +35,33 @@ class RolloutSink:
 
     async def commit(self, rollouts: Sequence[Rollout]) -> None:
         await self._blobs.settle()
-        lines = b"".join(encode(rollout) + b"\n" for rollout in rollouts)
-        written = self._redactor.line(lines)
+        encoded = [encode(rollout) for rollout in rollouts]
+        redacted = [self._redactor.line(line) for line in encoded]
+        written = b"".join([with_checksum(line) + b"\n" for line in redacted])
         await self._log.append(written)
         if self._index is not None:
-            heads = rollouts if written is lines else [decode_head(line) for line in written.splitlines()]
+            same = all(line is before for line, before in zip(redacted, encoded, strict=True))
+            heads = rollouts if same else [decode_head(line) for line in redacted]
             self._index.committed(heads, written, self._disk)
 
 
 class GradingSink:
-    """Encodes gradings and appends them; all gradings of one call are one write."""
+    """Numbers and encodes gradings, and appends them; all gradings of one call are one write.
 
-    def __init__(self, log: Log, redactor: Redactor) -> None:
+    `latest` gives the highest Lamport number in the run, and is asked before the first write.
+    """
+
+    def __init__(self, log: Log, redactor: Redactor, latest: Callable[[], int]) -> None:
         self._log = log
         self._redactor = redactor
+        self._latest = latest
+        self._lamport: int | None = None
 
     async def commit(self, gradings: Sequence[Grading]) -> None:
-        data = b"".join([encode(grading) + b"\n" for grading in gradings])
-        await self._log.append(self._redactor.line(data))
+        await self._log.append(b"".join([self._line(grading) for grading in gradings]))
+
+    def _line(self, grading: Grading) -> bytes:
+        latest = self._latest() if self._lamport is None else self._lamport
+        self._lamport = min(latest + 1, MAX_LAMPORT)
+        numbered = msgspec.structs.replace(grading, lamport=self._lamport)
+        return with_checksum(self._redactor.line(encode(numbered))) + b"\n"

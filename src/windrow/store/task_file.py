@@ -14,8 +14,10 @@ from typing import Annotated
 import msgspec
 
 from windrow.errors import StoreError
+from windrow.identity import digest
 from windrow.records import Json, Task, encode
 from windrow.store.index_files import read_derived, worth_keeping, write_derived
+from windrow.store.line_checksums import with_checksum
 from windrow.store.log import Log
 from windrow.tasks.plan import TaskList
 from windrow.util.disk import Disk
@@ -91,6 +93,7 @@ class TaskFile:
         self._file = path.open("rb")
         self._offsets = array("Q")
         self._tasks: TaskList | None = None
+        self._content_at: tuple[int, str] = (0, hashlib.sha256().hexdigest())  # by the size that the file had
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -116,6 +119,11 @@ class TaskFile:
             raise StoreError(
                 f"{self.path} does not hold the task that index/{INDEX} says it does; delete that and run the command again"
             )
+        if digest(line.data) != line.digest:
+            raise StoreError(
+                f"{self.path}: the row of the task {line.key!r} is not the one that its digest names: somebody has changed the "
+                f"file. Restore it, or collect into another --out"
+            )
         return line.task()
 
     def digest(self) -> str:
@@ -128,32 +136,36 @@ class TaskFile:
         Their offsets are stored in an index, which is trusted while the file holds the same bytes.
         """
         self._tasks = tasks
-        digest = tasks.digest()
+        selected = tasks.digest()
         stored = read_derived(self.path.parent, INDEX, _Adopted)
-        if stored is not None and stored[0].tasks == digest and stored[0].content == self._content():
+        if stored is not None and stored[0].tasks == selected and stored[0].content == self.content():
             offsets = array("Q", stored[0].offsets)
             if len(offsets) == len(tasks):
                 self._offsets, self.bad_lines = offsets, stored[0].bad_lines
                 return
         self._find_or_append(tasks)
         if worth_keeping(self.path.stat().st_size):
-            adopted = _Adopted(self._content(), digest, self._offsets.tobytes(), self.bad_lines)
+            adopted = _Adopted(self.content(), selected, self._offsets.tobytes(), self.bad_lines)
             write_derived(self.path.parent, INDEX, adopted, self._disk)
 
-    def _content(self) -> str:
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+    def content(self) -> str:
+        """The digest of the file, which only grows while it is open here."""
+        size = self.path.stat().st_size
+        if size != self._content_at[0]:
+            with self.path.open("rb") as file:
+                self._content_at = size, hashlib.file_digest(file, "sha256").hexdigest()
+        return self._content_at[1]
 
     def _find_or_append(self, tasks: TaskList) -> None:
         offsets = self._recorded_offsets()
         end = self.path.stat().st_size
         fresh = bytearray()
         for position in range(len(tasks)):
-            digest, occurrence = tasks.identity(position)
-            identity = (tasks.source(position), digest, occurrence)
+            row_digest, occurrence = tasks.identity(position)
+            identity = (tasks.source(position), row_digest, occurrence)
             offset = offsets.get(identity)
             if offset is None:
-                line = encode(_line(tasks.task(position), occurrence)) + b"\n"
+                line = with_checksum(encode(_line(tasks.task(position), occurrence))) + b"\n"
                 fresh += line
                 offset = end
                 offsets.set(identity, offset)

@@ -15,7 +15,7 @@ from windrow.config import nearest
 from windrow.errors import UsageError
 from windrow.records import ErrorRecord, Json, PolicyRecord, Rollout, Task, Timing, Usage
 
-_TERM = re.compile(r"\s*([A-Za-z_][\w.:\-/]*)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
+_TERM = re.compile(r"([A-Za-z_][\w.:\-/]*)\s*(!=|<=|>=|=|<|>)\s*(.*)")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
@@ -43,7 +43,7 @@ def parse_where(text: str) -> Where:
 
 
 def _term(part: str) -> Where:
-    match = _TERM.fullmatch(part)
+    match = _TERM.fullmatch(part.strip())
     if match is None:
         raise UsageError(f"condition {part.strip()!r}: expected FIELD=VALUE (or !=, <, <=, >, >=)")
     path, operator, wanted = match.groups()

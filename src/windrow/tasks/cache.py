@@ -20,6 +20,7 @@ from windrow.identity import digest, source_hash
 from windrow.registry import cache_home, resolve
 from windrow.tasks.loaders import is_function, open_source
 from windrow.tasks.rows import BadRow, RowFile, Rows
+from windrow.util.disk import make_private, opener_in
 
 STANDARD_INPUT = "-"
 
@@ -106,10 +107,12 @@ def _record(prepared_file: Path) -> _Record | None:
 
 def _keep(prepared_file: Path, rows: Rows, name: str, now: str) -> bool:
     """Cache the rows; return False if one is bad, because the original loader reports bad rows by their own location."""
-    prepared_file.parent.mkdir(parents=True, exist_ok=True)
+    folder = prepared_file.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)  # rows may be of a file that only this user can read
     draft = prepared_file.with_suffix(f".{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=opener_in(folder)) as file:
             for row in rows:
                 if isinstance(row, BadRow):
                     return False

@@ -36,6 +36,11 @@ class JoinedRows:
         return tuple(source for _, source, _ in self._sets)
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """The agents that the configuration gives to rows which name none."""
+        return tuple(agent for _, _, agent in self._sets if agent is not None)
+
+    @property
     def repeats(self) -> tuple[int, int] | None:
         ranges = [rows.repeats for rows, _, _ in self._sets if rows.repeats is not None]
         return (min(least for least, _ in ranges), max(most for _, most in ranges)) if ranges else None

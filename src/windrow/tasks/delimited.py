@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -56,10 +57,11 @@ def _numbered_rows(file: IO[bytes], name: str, delimiter: str) -> Iterator[Numbe
 
 def _header(names: list[str], where: str) -> list[str]:
     header = [name.strip() for name in names]
+    counts = Counter(header)
     for column, name in enumerate(header, 1):
         if not name:
             raise UsageError(f"{where}: column {column} has no name; the first line names the fields")
-        if header.index(name) != column - 1:
+        if counts[name] > 1:
             raise UsageError(
                 f"{where}: the field {name!r} is named twice; each column needs a name of its own"
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
@@ -18,6 +19,7 @@ import msgspec
 
 from windrow.records import Json
 from windrow.registry import declared, load
+from windrow.util.linear_patterns import linear_pattern
 
 YES_NO: Literal["yes/no"] = "yes/no"
 JSON = "json"
@@ -39,9 +41,13 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rubric(msgspec.Struct, frozen=True, kw_only=True):
-    """The criteria of a row, and the deduction for a reply that was cut off."""
+    """The criteria of a row, and the deduction for a reply that was cut off.
+
+    `configured`: they come from the configuration, so their patterns may use all of `re`.
+    """
 
     criteria: tuple[Criterion, ...]
+    configured: bool = False
     format_coef: float = 0.0
 
 
@@ -70,13 +76,16 @@ def rubric_of(row: Mapping[str, Json]) -> Rubric | None:
     return rubric
 
 
-def read_criteria(written: Json, where: str) -> tuple[Criterion, ...]:
-    """Read criteria in the form that rows and settings write them."""
+def read_criteria(written: Json, where: str, *, configured: bool = False) -> tuple[Criterion, ...]:
+    """Read criteria in the form that rows and settings write them. `configured`: they are those of settings."""
     if not isinstance(written, list) or not written:
         raise ValueError(f"{where!r} must be a list of at least one criterion")
-    read = tuple(_criterion(item, number, f"{where}[{number - 1}]") for number, item in enumerate(written, 1))
-    names = [criterion.name for criterion in read]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    read = tuple(
+        _criterion(item, number, f"{where}[{number - 1}]", configured)
+        for number, item in enumerate(written, 1)
+    )
+    counts = Counter(criterion.name for criterion in read)
+    twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
         raise ValueError(f"{where!r} has two criteria called {twice!r}")
     if not 0 < sum(criterion.weight for criterion in read) < math.inf:
@@ -84,19 +93,23 @@ def read_criteria(written: Json, where: str) -> tuple[Criterion, ...]:
     return read
 
 
-def check_pattern(extract: str, where: str) -> None:
-    """Refuse a reading of replies that is neither `json` nor a regular expression with a group."""
+def check_pattern(extract: str, where: str, *, configured: bool = False) -> None:
+    """Refuse a reading of replies that is neither `json` nor a regular expression with a group. One of a row must be
+    one that is matched in linear time.
+    """
     if extract == JSON:
         return
     try:
-        groups = re.compile(extract).groups
+        groups = re.compile(extract).groups if configured else linear_pattern(extract, re.S).groups
     except (re.error, OverflowError, RecursionError) as problem:
         raise ValueError(f"{where}: the pattern does not compile: {problem}") from None
+    except ValueError as problem:
+        raise ValueError(f"{where}: {problem}") from None
     if not groups:
         raise ValueError(f"{where}: the pattern {extract!r} has no group; its first group is what is read")
 
 
-def _criterion(item: Json, number: int, where: str) -> Criterion:
+def _criterion(item: Json, number: int, where: str, configured: bool) -> Criterion:
     try:
         written = msgspec.convert({"criterion": item} if isinstance(item, str) else item, _CriterionFields)
     except msgspec.ValidationError as problem:
@@ -106,7 +119,7 @@ def _criterion(item: Json, number: int, where: str) -> Criterion:
     if not math.isfinite(written.weight) or written.weight < 0:
         raise ValueError(f"{where}: 'weight' must be 0 or more, found {written.weight:g}")
     if written.extract is not None:
-        check_pattern(written.extract, f"{where}: 'extract'")
+        check_pattern(written.extract, f"{where}: 'extract'", configured=configured)
         if written.extract != JSON and written.format is None:
             raise ValueError(f"{where}: 'extract' needs 'format', which tells the judge how to answer")
     name = str(number) if written.name is None else written.name

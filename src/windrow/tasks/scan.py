@@ -14,12 +14,12 @@ import msgspec
 
 from windrow.config import Sampling, nearest
 from windrow.errors import UsageError
-from windrow.identity import canonical, digest
+from windrow.identity import canonical, digest_and_size
 from windrow.records import Json, Task
 from windrow.tasks.occurrences import DIGEST_BYTES, Identities
 from windrow.tasks.row_formats import key_of, limits_of, own_env, sampling_of
 from windrow.tasks.row_problems import list_problems
-from windrow.tasks.rows import BadRow, Row, Rows
+from windrow.tasks.rows import MAX_ROW_BYTES, BadRow, Row, Rows
 from windrow.util.hash_index import HashIndex
 
 # Raises ValueError with what is wrong with a row for the environment it is meant for.
@@ -189,6 +189,7 @@ def scan(
     watch: RowWatch | None = None,
     skip_invalid: bool = False,
     source_of: SourceOf | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
 ) -> Source:
     """Read every row once. Bad rows raise one error that lists them; with `skip_invalid`, they go to
     `source.invalid`.
@@ -204,7 +205,9 @@ def scan(
             source.invalid.append(row)
             continue
         try:
-            row_digest = digest(row.data)
+            row_digest, size = digest_and_size(row.data)
+            if size > max_row_bytes:
+                raise ValueError(_too_long(size, max_row_bytes))
             _check_row(row.data)
             check(row.data)
         except (ValueError, RecursionError) as problem:
@@ -235,6 +238,13 @@ def scan(
     if not len(source):
         raise UsageError(f"{rows.name} holds no valid task")
     return source
+
+
+def _too_long(size: int, max_bytes: int) -> str:
+    more = (
+        f"; --set tasks.max_row_mb=N allows up to {MAX_ROW_BYTES >> 20}" if max_bytes < MAX_ROW_BYTES else ""
+    )
+    return f"the row is longer than {max_bytes >> 20} MiB ({size:,} bytes), and each episode holds and records it{more}"
 
 
 def make_task(row: dict[str, Json], *, digest: str, source: str, split: str | None, index: int) -> Task:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,9 +17,9 @@ import msgspec
 from windrow.errors import ToolError
 from windrow.records import Json
 from windrow.tools.base import Tool
-from windrow.tools.functions import NAME
+from windrow.tools.mcp_listing import ListedTool, list_tools
+from windrow.tools.mcp_results import mismatch
 
-MAX_TOOLS = 1000  # of one server; a listing that goes on and on is cut off
 CLOSE_TIMEOUT_S = 10.0
 
 # Its failures are in the records; they are not for the terminal.
@@ -78,7 +76,9 @@ class McpSession:
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[tuple[Tool, ...]] = asyncio.get_running_loop().create_future()
         self._process: Any = None
+        self._output_schemas: dict[str, dict[str, Json]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
         self.tools: tuple[Tool, ...] = ()
 
     async def start(self, timeout_s: float) -> None:
@@ -122,6 +122,7 @@ class McpSession:
 
         try:
             async with Client(self._target(), cache=None, mode="auto") as self._client:
+                self._client.session.validate_tool_result = _leave_unchecked
                 tools = await self._list()
                 if not self._ready.done():
                     self._ready.set_result(tools)
@@ -139,41 +140,21 @@ class McpSession:
 
     def _target(self) -> Any:
         if self._server.url is not None:
-            return _http(self._server.url, self._server.headers) if self._server.headers else self._server.url
+            from windrow.tools.mcp_http import connect_http
+
+            return connect_http(self._server.url, self._server.headers)
         from windrow.tools.mcp_stdio import ServerProcess
 
         self._process = ServerProcess(self._server.command, self._server.env, self._server.cwd)
         return self._process.connect()
 
     async def _list(self) -> tuple[Tool, ...]:
-        tools: list[Tool] = []
-        cursor: str | None = None
-        while True:
-            page = await self._client.list_tools(cursor=cursor)
-            tools += [self._tool(listed) for listed in page.tools]
-            if len(tools) > MAX_TOOLS:
-                raise self._failure(f"lists more than {MAX_TOOLS} tools", kind="mcp_list")
-            cursor = page.next_cursor
-            if not cursor:
-                return tuple(tools)
+        listed = await list_tools(self._client, self._failure)
+        self._output_schemas = {tool.name: tool.output_schema for tool in listed if tool.output_schema}
+        return tuple(map(self._tool, listed))
 
-    def _tool(self, listed: Any) -> Tool:
-        """Return a listed tool, checked against the form that a policy can be shown."""
-        from jsonschema import Draft202012Validator, SchemaError
-
-        name, schema = listed.name, listed.input_schema
-        if not NAME.fullmatch(name):
-            raise self._failure(
-                f"lists a tool called {name!r:.100}; a name is 1 to 64 letters, digits, '_' and '-'",
-                kind="mcp_schema",
-            )
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as problem:
-            raise self._failure(
-                f"lists the tool {name!r} with a schema that is none: {problem.message:.200}",
-                kind="mcp_schema",
-            ) from None
+    def _tool(self, listed: ListedTool) -> Tool:
+        name = listed.name
 
         async def call(**arguments: Json) -> str:
             answer = await self.call(name, arguments)
@@ -181,24 +162,45 @@ class McpSession:
                 raise ToolError(answer.text or f"the tool {name!r} failed and did not say why")
             return answer.text
 
-        return Tool(name=name, description=listed.description or "", parameters=schema, call=call)
+        return Tool(name=name, description=listed.description, parameters=listed.schema, call=call)
 
     async def call(self, name: str, arguments: dict[str, Json]) -> McpAnswer:
         """Return the server's answer, even if the tool failed; raise ToolError if there is no answer."""
         if self._ended:
             raise self._failure("has ended", kind="mcp_closed")
         try:
-            result = await self._client.call_tool(name, arguments)
+            result = await self._result(name, arguments)
         except asyncio.CancelledError:
             self._suspect = True
             raise
         except Exception as problem:
             raise self._failure(f"failed in {name!r}: {_why(problem)}", kind="mcp_call") from None
+        schema = None if result.is_error else self._output_schemas.get(name)
+        if schema is not None and (why := await mismatch(result.structured_content, schema)):
+            raise self._failure(
+                f"failed in {name!r}: its answer is not what it declares: {why:.500}", kind="mcp_call"
+            )
         return McpAnswer(
             texts=tuple(_text(part) for part in result.content),
             structured=result.structured_content,
             failed=bool(result.is_error),
         )
+
+    async def _result(self, name: str, arguments: dict[str, Json]) -> Any:
+        """Call the tool in a task of its own. Once cancelled, the SDK tells the server so, which may take it seconds."""
+        task = asyncio.create_task(self._client.call_tool(name, arguments))
+        self._calls.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        return task.result()
+
+    def _forget(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # nobody may be waiting
 
     def _failure(self, what: str, *, kind: str) -> ToolError:
         words = self._process.last_words if self._process is not None else ""
@@ -207,16 +209,8 @@ class McpSession:
         )
 
 
-@asynccontextmanager
-async def _http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
-    """Open the SDK's transport with these headers. It follows no redirect to another host, which would receive them."""
-    import httpx2  # which the SDK speaks HTTP with
-    from mcp.client.streamable_http import streamable_http_client
-
-    patience = httpx2.Timeout(30.0, read=300.0)  # the SDK's own
-    async with httpx2.AsyncClient(headers=headers, timeout=patience) as client:
-        async with streamable_http_client(url, http_client=client) as streams:
-            yield streams
+async def _leave_unchecked(name: str, result: Any) -> None:
+    """Takes the place of the SDK's check of an answer, which has no bounds and runs on the loop; `mismatch` is ours."""
 
 
 def _text(part: Any) -> str:

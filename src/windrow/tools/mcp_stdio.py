@@ -1,18 +1,18 @@
 """An MCP server as a child process: the transport for the SDK's client.
 
 Unlike the SDK's own transport, this one bounds the server: a message longer than MAX_MESSAGE_BYTES ends the
-connection, other output is skipped, and the last lines of standard error are retained to explain a failure. The
-process and its children are gone when the context is left.
+connection, other output is skipped, and the last lines of standard error are retained to explain a failure. When the
+context is left or this process is killed, the server is gone with everything that it has started (`mcp_supervisor.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,6 +20,9 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
+from windrow.util.reaper import bare_command
+
+SUPERVISOR = str(Path(__file__).with_name("mcp_supervisor.py"))  # a program for a bare interpreter
 MAX_MESSAGE_BYTES = 16 * 2**20
 EXIT_GRACE_S = 2.0  # between the end of its input and the kill
 TAIL_LINES = 5
@@ -41,16 +44,17 @@ class ServerProcess:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[tuple[Any, Any]]:
+        order = self._order()
         process = await asyncio.create_subprocess_exec(
-            *self._command,
+            *bare_command(SUPERVISOR, str(os.getpid()), str(len(order))),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**get_default_environment(), **self._env},
-            cwd=self._cwd,
             limit=MAX_MESSAGE_BYTES,
-            start_new_session=True,  # so that its children end with it
+            start_new_session=True,  # Ctrl-C on the terminal is for the run
         )
+        assert process.stdin is not None
+        process.stdin.write(order)
         try:
             incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -65,6 +69,19 @@ class ServerProcess:
         finally:
             with anyio.CancelScope(shield=True):
                 await _end(process)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EXIT_GRACE_S):
+                        await self._listen(process)  # its last words
+
+    def _order(self) -> bytes:
+        """What the supervisor is to start, in the form that it reads."""
+        environment = {**get_default_environment(), **self._env}
+        variables = (f"{name}={value}" for name, value in environment.items())
+        parts = (self._cwd or "", str(len(self._command)), *self._command, *variables)
+        for part in parts:
+            if "\0" in part:
+                raise ValueError("a command, a directory and a variable cannot hold a NUL character")
+        return b"".join(os.fsencode(part) + b"\0" for part in parts)
 
     async def _receive(self, process: asyncio.subprocess.Process, incoming: Any) -> None:
         assert process.stdout is not None
@@ -97,17 +114,18 @@ class ServerProcess:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Close its input, give it a moment, then kill the process and its children."""
+    """Close its input, give it a moment, then have its supervisor kill everything that is left of it."""
     assert process.stdin is not None
     process.stdin.close()
     with suppress(TimeoutError):
         async with asyncio.timeout(EXIT_GRACE_S):
             await _drained(process)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(EXIT_GRACE_S):
-            await process.wait()
+    for end in (process.terminate, process.kill):
+        if process.returncode is None:
+            with suppress(ProcessLookupError, TimeoutError):
+                end()
+                async with asyncio.timeout(EXIT_GRACE_S):
+                    await process.wait()
 
 
 async def _drained(process: asyncio.subprocess.Process) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow.trackers.base import COLUMN, TABLE, Report
+from windrow.util.disk import Disk
 
 DIRECTORY = "tensorboard"
 
@@ -22,6 +23,7 @@ class TensorboardTracker:
 
         directory = Path(self._directory) if self._directory else report.path / DIRECTORY
         self._step = report.rollouts
+        Disk().make_directory(directory)  # as private as the run that it is in
         self._writer = EventFileWriter(str(directory))
 
     def metrics(self, numbers: Mapping[str, float]) -> None:

@@ -8,21 +8,26 @@ oldest of them, serves them all.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class Deadline:
     """`with Deadline(s):` promises what `async with asyncio.timeout(s):` does.
 
     When the time is up, the task that entered the block is cancelled, and the block raises TimeoutError in place of that
-    cancellation. A cancellation from elsewhere stays one. While the deadline is paused, no time passes.
+    cancellation. A cancellation from elsewhere stays one. While the deadline is paused, no time passes: it goes on when
+    each `pause` has had its `resume`.
     """
 
-    __slots__ = ("_cancelling", "_expired", "_left_s", "_loop", "_paused", "_queue", "_task")
+    __slots__ = ("_cancelling", "_expired", "_left_s", "_loop", "_paused", "_pauses", "_queue", "_task")
 
     def __init__(self, limit_s: float) -> None:
         self._left_s = limit_s
         self._expired = False
         self._paused = False
+        self._pauses = 0
 
     def __enter__(self) -> Deadline:
         self._loop = loop = asyncio.get_running_loop()
@@ -44,13 +49,15 @@ class Deadline:
 
     def pause(self) -> None:
         """Stop the clock. A deadline that has expired, or whose block was left, stays as it is."""
+        self._pauses += 1
         expires_at = self._queue.remove(self)
         if expires_at is not None:
             self._left_s = expires_at - self._loop.time()
             self._paused = True
 
     def resume(self) -> None:
-        if self._paused:
+        self._pauses -= 1
+        if self._paused and not self._pauses:
             self._paused = False
             # Other deadlines hardly ever have the same time left.
             self._join(_Queue(self._loop, self._left_s, shared=False))
@@ -62,6 +69,33 @@ class Deadline:
     def _join(self, queue: _Queue) -> None:
         self._queue = queue
         queue.add(self)
+
+
+_limit_of_work: ContextVar[Deadline | None] = ContextVar("limit_of_work", default=None)
+
+
+@contextmanager
+def limits_work(deadline: Deadline) -> Iterator[None]:
+    """Inside, in this task and in those that it starts, `clock_stopped` stops this deadline."""
+    token = _limit_of_work.set(deadline)
+    try:
+        yield
+    finally:
+        _limit_of_work.reset(token)
+
+
+@contextmanager
+def clock_stopped() -> Iterator[None]:
+    """Inside, the time limit of the work stands still: for waits that are not the work's own, such as for a free process."""
+    deadline = _limit_of_work.get()
+    if deadline is None:
+        yield
+        return
+    deadline.pause()
+    try:
+        yield
+    finally:
+        deadline.resume()
 
 
 def is_expiry(cancelled: asyncio.CancelledError) -> bool:

@@ -10,10 +10,13 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
+
+from windrow.util.deadlines import clock_stopped
 
 T = TypeVar("T")
 
@@ -21,10 +24,15 @@ AT_ONCE = min(32, (os.cpu_count() or 1) + 4)  # more would only take the interpr
 
 
 async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call the function in a thread. After a cancellation it runs on, and does not count towards the limit `AT_ONCE`."""
+    """Call the function in a thread. After a cancellation it runs on, and does not count towards the limit `AT_ONCE`.
+
+    While it waits for a thread, the time limit of the work stands still.
+    """
     loop = asyncio.get_running_loop()
     semaphore = _semaphores.get(loop) or _semaphores.setdefault(loop, asyncio.Semaphore(AT_ONCE))
-    async with semaphore:
+    with clock_stopped() if semaphore.locked() else nullcontext():
+        await semaphore.acquire()
+    try:
         outcome: asyncio.Future[T] = loop.create_future()
 
         def work() -> None:
@@ -39,6 +47,8 @@ async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
         _worker().jobs.put(work)
         return await outcome
+    finally:
+        semaphore.release()
 
 
 class _Worker(threading.Thread):

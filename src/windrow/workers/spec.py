@@ -11,12 +11,13 @@ from windrow.config import LoadedConfig, RunConfig, ScorerConfig, services_at
 from windrow.engine.components import Overrides, make_components
 from windrow.engine.context import RunContext
 from windrow.grading.scorers import configured_scorer
+from windrow.tasks.trust import RowTrust
 from windrow.util.redaction import Redactor
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """`scorers` are all scorers of the run, also those that the configuration left open, each with the only environment that it
-    is for. `addresses` are those of the run's services, by name."""
+    is for. `addresses` are those of the run's services, by name. `trust` is what rows may demand."""
 
     run: RunConfig
     origins: dict[str, str]
@@ -24,6 +25,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     behaviour: str
     grading: str | None
     addresses: dict[str, str] = {}
+    trust: RowTrust = RowTrust()
 
     def loaded(self) -> LoadedConfig:
         return LoadedConfig(self.run, self.origins)
@@ -42,4 +44,5 @@ def context_of(spec: WorkerSpec, redactor: Redactor) -> RunContext:
         behaviour=spec.behaviour,
         grading=spec.grading,
         redact=redactor.add,
+        trust=spec.trust,
     )

@@ -69,7 +69,7 @@ async def _serve(end: socket.socket) -> None:
             await _Worker(channel, start).run(orders)
             channel.post(Ended())
         except WindrowError as problem:
-            channel.post(Failed(type(problem).__name__, str(problem)))
+            channel.post(Failed(type(problem).__name__, Redactor().text(str(problem))))
         await channel.close()
 
 

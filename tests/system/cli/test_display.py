@@ -350,7 +350,7 @@ def test_each_line_names_the_five_agents_with_most_left(home: Project, gate: thr
         {"id": f"t{n}", "prompt": "number 2", "answer": "42", "agent": f"crew:A{a}"}
         for n, a in enumerate(crew)
     )
-    ended = home.collect("--concurrency", "1")
+    ended = home.collect("--concurrency", "1", "--set", "trust.modules=[crew]")
     assert ended.code == 0
     assert len(crew) == 91
     _, settled, line = milestones(ended)[0]

@@ -45,7 +45,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 async def by_key(rows: list[dict[str, Any]], run: Path, **options: Any) -> dict[str, Rollout]:
     """The rollouts of these rows, as they stand on disk."""
     policy = options.pop("policy", calling(CALLS))
-    await collected(rows, policy=policy, out=str(run), **{"retries": 0, **options})
+    await collected(rows, policy=policy, out=str(run), **{"retries": 0, "trust_rows": True, **options})
     return {rollout.task.key: rollout for rollout in windrow.load(run, attempts="all")}
 
 
@@ -144,7 +144,7 @@ def test_every_flag_reaches_a_task_of_hud(project: Callable[..., Project], http:
 
     own = project(reply)
     own.tasks([v4("text", {"url": http}, id="a", agent_config={"disallowed_tools": ["cheat"]})])
-    flags = "--max-turns 2 --temperature 0.3 --top-p 0.9 --max-tokens 77 --group-size 2 --workers 2 --seeds sample"
+    flags = "--trust-rows --max-turns 2 --temperature 0.3 --top-p 0.9 --max-tokens 77 --group-size 2 --workers 2 --seeds sample"
     done = own.collect(
         *flags.split(), "--allow-tool", "[ac]*", "--allow-tool", "given", "--deny-tool", "giv*"
     )

@@ -49,6 +49,27 @@ class Remote(Env):
         return Step(reward=answer["reward"], done=True)
 """
 
+FORKING = """
+import os, signal
+from windrow import Env, Observation, Step
+
+class Forking(Env):
+    version = 1
+
+    async def reset(self, task):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            while True:
+                signal.pause()
+        with open("forked", "a") as file:
+            file.write(f"{child} ")
+        return Observation([{"role": "user", "content": task["prompt"]}])
+
+    async def step(self, reply, results):
+        return Step(reward=1.0, done=True)
+"""
+
 
 class Served:
     """A project whose model, and whatever else a test names, are services."""
@@ -275,6 +296,27 @@ def test_a_service_that_ignores_being_asked_to_end_is_killed(served: Callable[..
     home.config["services"]["model"]["stop_timeout_s"] = 0.1
     assert home.collect().code == 0
     home.assert_none_is_left(started=1)
+
+
+def test_services_are_stopped_though_a_process_that_an_environment_has_forked_lives(
+    served: Callable[..., Served],
+) -> None:
+    """It holds the pipe by whose end a supervisor would know that the run is over."""
+    home = served()
+    home.project.module("world", FORKING)
+    home.config["env"] = "world:Forking"
+    home.config["services"]["model"]["stop_timeout_s"] = 1
+    try:
+        assert home.collect().code == 0
+        assert [pid for pid in orphans(home) if not runs(pid)] == []
+        home.assert_none_is_left(started=1)
+    finally:
+        for pid in orphans(home):
+            os.kill(pid, signal.SIGKILL)
+
+
+def orphans(home: Served) -> list[int]:
+    return [int(pid) for pid in (home.path / "forked").read_text().split()]
 
 
 @pytest.mark.parametrize(

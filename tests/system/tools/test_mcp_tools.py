@@ -18,6 +18,7 @@ import pytest
 import windrow
 from tests.support.collect_helpers import answering, collected, single
 from tests.support.mcp_over_http import served
+from tests.support.mcp_server import MANY
 from windrow import Completion, Request, Rollout
 from windrow.errors import ToolError
 from windrow.records import Call
@@ -175,7 +176,7 @@ async def test_a_server_that_floods_is_cut_off_and_its_memory_is_bounded(tmp_pat
 async def test_a_result_that_is_not_what_the_server_declared_is_a_failed_call(tmp_path) -> None:
     rollout = await used(tmp_path, calling([("t", "{}")]), {"mcp": stdio("liar")})
     [said] = told(rollout)
-    assert "failed in 't': Invalid structured content returned by tool t" in said
+    assert f"failed in 't': its answer is not what it declares: '{MANY}' is not of type 'integer'" in said
     assert rollout.turns[0].tool_calls[0].failed
     assert rollout.stop == "answered"
 

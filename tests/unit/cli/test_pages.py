@@ -12,7 +12,15 @@ import pytest
 
 from tests.support.doc_pages import PAGES, ROOT
 from windrow.cli.main import COMMANDS, main
-from windrow.config import LimitsConfig, LocalConfig, PolicyConfig, RunConfig, Sampling, TasksConfig
+from windrow.config import (
+    LimitsConfig,
+    LocalConfig,
+    PolicyConfig,
+    RunConfig,
+    Sampling,
+    TasksConfig,
+    TrustConfig,
+)
 
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 REFERENCE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -22,6 +30,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "policy.": PolicyConfig,
     "policy.local.": LocalConfig,
     "limits.": LimitsConfig,
+    "trust.": TrustConfig,
 }
 # Of every command, of pytest, of a service, of pip.
 OTHERS = {"--help", "--debug", "--version", "--randomly-seed", "--port", "--no-deps"}

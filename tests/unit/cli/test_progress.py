@@ -74,7 +74,7 @@ async def test_rows_with_agents_of_their_own_are_counted_under_them(tmp_path: Pa
     def watch(progress: Progress) -> None:
         seen.append(dict(progress.left))
 
-    options: dict[str, Any] = {"policy": answering("42"), "concurrency": 1, "samples": 2}
+    options: dict[str, Any] = {"policy": answering("42"), "concurrency": 1, "samples": 2, "trust_rows": True}
     await collected(rows, out=str(tmp_path / "run"), on_progress=watch, **options)
     assert seen[0] == {"tests.support.named_parts:Twice": 3, "chat": 6}
     assert seen[-1] == {"tests.support.named_parts:Twice": 0, "chat": 0}

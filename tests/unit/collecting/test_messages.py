@@ -150,6 +150,7 @@ SAID: dict[str, Callable[[Scene], list[str]]] = {
     "not valid JSON": lambda scene: ["tasks", "check", scene.file("bad.jsonl", '{"prompt": "a"')],
     "expected a JSON object": lambda scene: scene.tasks(["a"]),
     "neither 'prompt'": lambda scene: scene.tasks({"question": "a"}),
+    "would import the module": lambda scene: scene.tasks({"prompt": "a", "env": "other:Env"}),
     "unknown env": lambda scene: scene.tasks({"prompt": "a", "env": "probelm"}),
     "some rows have": lambda scene: scene.tasks({"prompt": "a", "answer": 1}, {"prompt": "b"}),
     "cannot reach": Scene.refused,

@@ -84,7 +84,7 @@ async def test_nothing_is_sent_that_nobody_asked_for(sent) -> None:
 
 async def test_the_env_is_the_rows_then_the_flags_then_problem(sent) -> None:
     rows = [{"prompt": "mine", "env": LOUD}, {"prompt": "asked", "env": "problem"}, {"prompt": "plain"}]
-    assert set(await sent(rows)) == {"MINE", "asked", "plain"}
+    assert set(await sent(rows, trust_rows=True)) == {"MINE", "asked", "plain"}
 
 
 async def test_the_flags_env_and_its_settings_are_for_rows_without_their_own(sent, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_the_agent_is_the_rows_then_the_flags_then_chat(sent, tmp_path: Pa
 
 
 async def test_the_default_agent_is_chat_unless_the_row_names_one(sent, tmp_path: Path) -> None:
-    await sent([{"prompt": "twice", "agent": TWICE}, {"prompt": "plain"}])
+    await sent([{"prompt": "twice", "agent": TWICE}, {"prompt": "plain"}], trust_rows=True)
     recorded = {r.task["prompt"]: (r.agent, len(r.turns)) for r in windrow.load(tmp_path / "run")}
     assert recorded == {"twice": (TWICE, 2), "plain": ("chat", 1)}
 

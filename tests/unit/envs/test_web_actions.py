@@ -257,7 +257,10 @@ def test_settings_are_checked_and_only_what_shapes_behaviour_counts() -> None:
         ({"url": "a.example"}, "neither 'prompt' nor 'messages' is in the row"),
         ({"url": "a.example", "instruction": ["x"]}, "'instruction' must be a string, found list"),
         ({"url": "a.example", "prompt": "x", "expect": {}}, "'expect' expects nothing"),
-        ({"url": "a.example", "prompt": "x", "expect": {"url": "("}}, "'expect.url' does not compile"),
+        (
+            {"url": "a.example", "prompt": "x", "expect": {"url": "("}},
+            "'expect.url': the pattern does not compile",
+        ),
         (
             {"url": "a.example", "prompt": "x", "expect": {"dom": "a"}},
             "'expect': Object contains unknown field `dom`",
@@ -304,3 +307,8 @@ def test_only_the_last_pages_stay_in_view() -> None:
     assert in_view(messages, 2) == [(0, 2), (3, 5), (6, 12)]
     messages[1] = message("user", "Page: that is what my task begins with", "task")
     assert in_view(messages, 1) == [(0, 2), (3, 5), (6, 8), (9, 12)]
+
+
+def test_a_page_reward_of_a_module_is_a_demand_and_one_of_an_integration_is_none() -> None:
+    assert [demand.name for demand in WebEnv.demands({"page_reward": "canary:Paid"})] == ["canary:Paid"]
+    assert [*WebEnv.demands({"page_reward": "miniwob"})] == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.collect_helpers import answering, collected, single
+from tests.support.process_states import children_of, command_of
 from tests.support.task_loading import refusal
 from windrow import Rollout
 
@@ -97,18 +98,14 @@ def wait_until_none_computes() -> None:
         time.sleep(0.02)  # until it is gone, or pytest's own time limit says that it stayed
 
 
-def computing() -> list[str]:
-    """The scorer's processes under this one that are at work: an idle one sleeps until it is asked."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_text()
-            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue  # it ended while we looked
-        if parent == str(os.getpid()) and "math_worker" in command and state != "S":
-            found.append(process.name)
-    return found
+def computing() -> list[int]:
+    """The processes that the scorer's server has forked and that still run."""
+    return [
+        child
+        for server in children_of(os.getpid())
+        if "math_worker" in command_of(server)
+        for child in children_of(server)
+    ]
 
 
 async def test_an_answer_without_mathematics_fails_the_grading_and_says_so(tmp_path: Path) -> None:

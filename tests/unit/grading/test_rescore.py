@@ -270,7 +270,7 @@ async def test_a_scorer_that_an_environment_brings_judges_only_the_rollouts_of_t
 ) -> None:
     run = tmp_path / "run"
     own = {"prompt": "Say 7.", "answer": "7", "env": f"{__name__}:Graceful"}
-    await collected([*ROWS[:2], own], policy=answering(answer), out=str(run))
+    await collected([*ROWS[:2], own], policy=answering(answer), out=str(run), trust_rows=True)
     assert rewards(run) == [1.0, 1.0, 0.5]
     found = await windrow.rescore(run)
     assert (found.judged, found.failed, found.active) == (3, 0, True)

@@ -99,7 +99,7 @@ async def test_a_named_scorer_that_needs_answers_lists_the_rows_without(tmp_path
 async def test_the_default_is_for_problem_only(tmp_path) -> None:
     elsewhere = f"{__name__}:Elsewhere"
     rows = [*NUMBERS, {"prompt": "go", "env": elsewhere}, {"prompt": "go", "env": elsewhere, "answer": "4"}]
-    rollouts = await collected(rows, policy=answering("4"), out=str(tmp_path / "run"))
+    rollouts = await collected(rows, policy=answering("4"), out=str(tmp_path / "run"), trust_rows=True)
     found = {(r.env, r.task.get("answer")): (r.grade, r.reward, sorted(r.scores)) for r in rollouts}
     assert found == {
         ("problem", "4"): ("graded", 1.0, ["number", "number.format"]),

@@ -16,7 +16,7 @@ from tests.support.collect_helpers import answering, collected, single
 from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Completion, Request, Rollout
 from windrow.integrations.gymnasium.descriptions import KNOWN
-from windrow.integrations.gymnasium.env import read_action
+from windrow.integrations.gymnasium.env import Gymnasium, read_action
 from windrow.store.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
@@ -266,9 +266,9 @@ async def test_a_world_is_closed_whatever_happens(tmp_path, broken: bool) -> Non
         "game": "tests.support.gymnasium_envs:Counter-v0",
         "kwargs": {"broken": broken},
     }
-    resolved([row])  # it is made once to be checked
+    resolved([row], trust_rows=True)  # it is made once to be checked
     gymnasium_envs.closed.clear()
-    rollout = await single([row], policy=answering("[2]"), out=str(tmp_path / "run"))
+    rollout = await single([row], policy=answering("[2]"), out=str(tmp_path / "run"), trust_rows=True)
     assert rollout.status == ("failed" if broken else "completed")
     assert gymnasium_envs.closed == ["counter"]
 
@@ -404,3 +404,17 @@ def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     line = "env 'gymnasium' needs the extra 'gymnasium'; type: pip install 'windrow-rl[gymnasium]'"
     assert line in refusal("gymnasium:Taxi-v4")
+
+
+# -- rows are data
+
+
+def test_a_module_and_options_that_name_files_or_modules_are_demands() -> None:
+    kwargs = {"xml_file": "/etc/passwd", "deep": [{"env_id": "canary:World-v0"}], "desc": ["SFFG"], "n": 3}
+    row = {"game": "canary:World-v0", "kwargs": kwargs}
+    assert [(demand.kind, demand.field) for demand in Gymnasium.demands(row)] == [
+        ("module", "game"),
+        ("file", "kwargs.xml_file"),
+        ("module", "kwargs.deep.env_id"),
+    ]
+    assert [*Gymnasium.demands({"game": "FrozenLake-v1", "kwargs": {"map_name": "4x4"}})] == []

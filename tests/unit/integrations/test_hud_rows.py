@@ -35,7 +35,7 @@ class Played(Env):
 def refused(row: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, *flags: str) -> str:
     """What `windrow tasks check` says of a row that stands on the second line."""
     write_jsonl(tmp_path / "t.jsonl", [v4(), row])
-    assert main(["tasks", "check", str(tmp_path / "t.jsonl"), *flags]) == 2
+    assert main(["tasks", "check", str(tmp_path / "t.jsonl"), "--trust-rows", *flags]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path / 't.jsonl'}:2: " in said
     return said
@@ -73,7 +73,7 @@ def test_a_row_with_an_environment_of_ours_is_not_taken_for_one_of_hud(capsys, t
         tmp_path / "t.jsonl",
         [{"env": "tests.unit.integrations.test_hud_rows:Played", "id": "a", "args": {"x": 1}}],
     )
-    assert main(["tasks", "check", str(tmp_path / "t.jsonl")]) == 0
+    assert main(["tasks", "check", str(tmp_path / "t.jsonl"), "--trust-rows"]) == 0
     write_jsonl(tmp_path / "t.jsonl", [{"env": "chat", "id": "a", "args": {"x": 1}}])
     assert main(["tasks", "check", str(tmp_path / "t.jsonl")]) == 2
     assert "neither 'prompt' nor 'messages' is in the row" in capsys.readouterr().err
@@ -141,7 +141,7 @@ def test_a_variable_that_is_not_set_is_named_and_a_default_stands_for_it(
     assert "mcp_config.world.headers.Authorization: the environment variable HUD_NO_SUCH is not set" in said
     server["headers"]["Authorization"] = "Bearer ${HUD_NO_SUCH:nobody}"
     write_jsonl(tmp_path / "t.jsonl", [v4(server=server)])
-    assert main(["tasks", "check", str(tmp_path / "t.jsonl")]) == 0
+    assert main(["tasks", "check", str(tmp_path / "t.jsonl"), "--trust-rows"]) == 0
     assert "${service.x" in refused(v4(server={"url": "${service.x.url}"}), capsys, tmp_path)
 
 
@@ -151,7 +151,7 @@ def test_a_file_that_is_one_task_over_several_lines_is_one_row(capsys, tmp_path)
         ("b", "\ufeff" + json.dumps(v4(), indent=1) + "\r\n"),
     ):
         (tmp_path / f"{name}.json").write_text(text, encoding="utf-8", newline="")
-        assert main(["tasks", "check", str(tmp_path / f"{name}.json")]) == 0
+        assert main(["tasks", "check", str(tmp_path / f"{name}.json"), "--trust-rows"]) == 0
         assert "1 valid tasks" in capsys.readouterr().out
     (tmp_path / "c.json").write_text(json.dumps(v4(prompt=""), indent=2))
     assert main(["tasks", "check", str(tmp_path / "c.json")]) == 2
@@ -214,7 +214,9 @@ async def test_settings_that_hud_does_not_have_are_refused(tmp_path) -> None:
 def test_a_dry_run_starts_no_server(capsys, tmp_path) -> None:
     write_jsonl(tmp_path / "t.jsonl", [v4("log", {"command": "no-such-command"})])
     flags = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--dry-run"]
-    assert main(["collect", str(tmp_path / "t.jsonl"), *flags]) == 0
+    allowed = ["--set", "trust.commands=[no-such-command]"]
+    assert main(["collect", str(tmp_path / "t.jsonl"), *flags, *allowed]) == 0
     said = capsys.readouterr().out
     assert "env hud," in said
+    assert 'rows name, beside data:\n  command "no-such-command" (trust.commands)\n' in said
     assert "first prompt: made by hud when it runs" in said

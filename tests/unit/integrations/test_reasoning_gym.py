@@ -172,11 +172,54 @@ async def test_an_answer_that_is_evaluated_starts_no_program_and_writes_no_file(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "runs"]
 
 
-def test_the_process_in_which_answers_are_evaluated_is_given_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    from windrow.integrations.reasoning_gym.tasks import worker_environment
+@slow
+async def test_an_answer_that_patches_the_verifier_changes_no_verdict_but_its_own(tmp_path, queens) -> None:
+    """With one process for all, this one raised the mean of the others from 0 to 1."""
+    module = "__import__('reasoning_gym.games.n_queens', fromlist=['x'])"
+    attack = f"setattr({module}.NQueensDataset, 'score_answer', lambda *_: 1.0)"
+    replies = [f"<answer>{text}</answer>" for text in (attack, "no", "0", "Q", "")]
+    rollouts = await judged(queens, replies, tmp_path / "run", concurrency=1)
+    assert [value(rollout) for rollout in rollouts[1:]] == [0.0] * 4
 
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    assert "sk-secret" not in worker_environment().values()
+
+@slow
+async def test_an_answer_that_is_evaluated_reaches_no_key_file_or_host(
+    tmp_path, queens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    secret = tmp_path / "secret"
+    secret.write_text("sk-canary")
+    code = [
+        "1",
+        f"open({str(secret)!r}).read()",
+        "open(f'/proc/{__import__(\"os\").getppid()}/environ').read()",
+        "__import__('os').environ['OPENAI_API_KEY']",
+        "__import__('os').kill(__import__('os').getppid(), 0)",
+    ]
+    # A solution as a list of lists scores 0.5: whatever is evaluated before it must raise for the reply to get nothing.
+    boards = [[line.split() for line in row["metadata"]["valid_answers"][0].splitlines()] for row in queens]
+    replies = [f"<answer>[{text}, {board}][1]</answer>" for text, board in zip(code, boards, strict=True)]
+    rollouts = await judged(queens, replies, tmp_path / "run")
+    assert [value(rollout) for rollout in rollouts] == [0.5, 0.0, 0.0, 0.0, 0.0]
+
+
+@slow
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("__import__('os').write(3, b'forged' * 999)", "wrote something else than one answer"),
+        ("[0 for _ in iter(lambda: __import__('os').write(3, b'forged' * 999), 0)]", "wrote more than"),
+        ("__import__('os')._exit(0)", "ended with 0 and gave no answer"),
+    ],
+)
+async def test_an_answer_that_spoils_its_process_fails_its_own_grading_and_says_how(
+    tmp_path, queens, code: str, said: str
+) -> None:
+    replies = [f"<answer>{code}</answer>", f"<answer>{queens[1]['answer']}</answer>"]
+    spoilt, fine = await judged(queens[:2], replies, tmp_path / "run")
+    assert (spoilt.grade, spoilt.reward, value(fine)) == ("failed", None, 1.0)
+    assert spoilt.error is not None
+    assert said in spoilt.error.message
 
 
 @slow

@@ -16,6 +16,7 @@ import textarena
 from tests.support.collect_helpers import answering, collected
 from tests.support.task_loading import refusal, resolved, tasks_of
 from windrow import Request, Rollout, load
+from windrow.integrations.textarena.env import TextArena
 
 pytestmark = pytest.mark.slow
 
@@ -282,3 +283,17 @@ def test_without_its_extra_the_line_to_type_is_given(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "textarena", None)
     line = "env 'textarena' needs the extra 'textarena'; type: pip install 'windrow-rl[textarena]'"
     assert line in refusal("textarena:Nim-v0")
+
+
+# -- rows are data
+
+
+def test_an_option_that_names_a_file_is_a_demand() -> None:
+    row = {"game": "TruthAndDeception-v0", "kwargs": {"data_path": "/etc/passwd", "max_turns": 3}}
+    assert [(demand.kind, demand.name) for demand in TextArena.demands(row)] == [("file", "/etc/passwd")]
+    assert [*TextArena.demands({"game": "TicTacToe-v0"})] == []
+
+
+def test_a_game_whose_jury_is_asked_over_the_network_demands_its_key_and_its_host() -> None:
+    kinds = {(demand.kind, demand.name) for demand in TextArena.demands({"game": "Debate-v0"})}
+    assert kinds == {("variable", "OPENROUTER_API_KEY"), ("host", "openrouter.ai")}

@@ -84,8 +84,14 @@ def verdicts(draw: st.DrawFn) -> Grading:
         "generation": draw(st.integers(1, 2)),
         "scorer": draw(st.sampled_from(["judge", "other"])),
     }
+    if number := draw(st.integers(0, 2)):
+        changes["lamport"] = number
     if draw(st.booleans()):
         other = make_rollout("a", sample=1 - rollout.sample)
+        if (
+            not number
+        ):  # a scorer judges rollouts or groups; lines without a number do not say what came first
+            changes["scorer"] += "-of-groups"
         changes |= {"unit": rollout.group, "members": (rollout.key, other.key), "scores": ({}, {})}
     return make_grading(rollout, draw(values), **changes)
 
@@ -111,7 +117,10 @@ lines = st.builds(Lines, *(st.lists(each, max_size=6) for each in (episodes(), v
 def written(path: Path, lines: Lines) -> Path:
     """What is left of an episode at the end of a log is not in the log: here something follows it."""
     rollouts = [rollout for episode in lines.episodes for rollout in episode]
-    write_run(path, [*rollouts, make_rollout("end")], lines.verdicts)
+    of_rank = [verdict for verdict in lines.verdicts if verdict.lamport and verdict.graded_at]
+    write_run(path, [*rollouts, make_rollout("end")], [v for v in lines.verdicts if v not in of_rank])
+    if of_rank:
+        write_lines(path / "scores.rank-0.jsonl", of_rank)
     write_lines(path / "judgements.jsonl", lines.said)
     write_lines(path / "tasks.jsonl", lines.tasks)
     return path
@@ -133,7 +142,7 @@ def tree(run: Path) -> dict[str, bytes]:
 def texts(run: Path) -> set[bytes]:
     """Every line of a run, also those set aside."""
     found = {
-        line for log in LOGS for file in run.glob(f"{log}.jsonl") for line in file.read_bytes().splitlines()
+        line for log in LOGS for file in run.glob(f"{log}*.jsonl") for line in file.read_bytes().splitlines()
     }
     for file in run.glob("conflicts.jsonl"):
         for line in file.read_bytes().splitlines():

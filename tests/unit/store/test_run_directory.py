@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.support.fake_disks import FullDisk, QuickDisk, SickDisk
-from tests.support.run_builders import attempts, collect, contents, open_run, write_run
+from tests.support.run_builders import attempts, collect, contents, make_rollout, open_run, write_run
 from windrow.collecting.running import run_collection
 from windrow.errors import StoreError, UsageError
 from windrow.store.manifest import read_manifest
@@ -23,6 +26,7 @@ def test_a_run_and_its_missing_parents_are_made(tmp_path: Path) -> None:
     open_run(tmp_path / "a" / "b" / "run").close()
     assert {path.name for path in (tmp_path / "a" / "b" / "run").iterdir()} == {
         "lock",
+        "lock.guard",
         "run.json",
         "tasks.jsonl",
         "rollouts.jsonl",
@@ -247,3 +251,44 @@ def test_a_move_that_fails_is_a_plain_error(tmp_path: Path) -> None:
 
 def _tree(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_drafts_of_killed_writers_are_removed_and_those_of_living_ones_and_of_other_hosts_are_not(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", [make_rollout()])
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    living = f"{os.getppid()}-{socket.gethostname()}"
+    dead = f"{ended.pid}-{socket.gethostname()}"
+    for folder in ("index", "blobs", "torn"):
+        (run / folder).mkdir(exist_ok=True)
+    left = [f".run.json.{dead}", f"index/.tasks.index.{dead}", f"blobs/.0123.{dead}.7", f"torn/.x.1.{dead}"]
+    kept = [
+        f".run.json.{living}",
+        f".run.json.{dead}-elsewhere",
+        f"blobs/.0123.{living}.7",
+        ".notes",
+        "notes",
+    ]
+    for name in (*left, *kept):
+        (run / name).write_bytes(b"half")
+    RunDirectory(run, writer="w0", disk=QuickDisk()).close()  # not alone: it removes nothing
+    RunDirectory(run, lock=False, disk=QuickDisk()).close()
+    assert all((run / name).exists() for name in (*left, *kept))
+    RunDirectory(run, disk=QuickDisk()).close()
+    assert [name for name in left if (run / name).exists()] == []
+    assert [name for name in kept if not (run / name).exists()] == []
+
+
+def test_what_a_killed_merge_had_begun_is_removed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [make_rollout()])
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (run / ".merge.draft" / "run").mkdir(parents=True)
+    (run / "blobs" / "ab").mkdir(parents=True)
+    draft = run / "blobs" / "ab" / f".cdef.{ended.pid}-{socket.gethostname()}"
+    draft.write_bytes(b"half")
+    RunDirectory(run, disk=QuickDisk()).close()
+    assert not (run / ".merge.draft").exists()
+    assert not draft.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -9,7 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +20,8 @@ from hypothesis import strategies as st
 import windrow
 from tests.support.model_server import ModelServer, chat_reply, write_jsonl
 from windrow.cli.main import main
-from windrow.util.redaction import MASK, MIN_SECRET_CHARS, Redactor
+from windrow.config import expand
+from windrow.util.redaction import MASK, MIN_SECRET_CHARS, Redactor, is_secret
 
 KEY = "sk-Ab/9+cd_EFGH.1234567890"
 
@@ -280,3 +284,115 @@ def test_a_secret_is_known_without_the_newline_at_its_end_and_whole_where_anothe
         for secret in secrets:
             redactor.add(secret)
         assert redactor.text("sk-01234567, sk-01234567-and-more") == f"{MASK}, {MASK}"
+
+
+@given(KEYS, st.binary(max_size=7), st.binary(max_size=7))
+def test_any_key_is_found_in_base64_whatever_stands_around_it(key: str, before: bytes, after: bytes) -> None:
+    redactor = Redactor()
+    redactor.add(key)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(before + key.encode() + after).decode()
+        masked = redactor.text(f"Basic {text}")
+        assert MASK in masked
+        # Beside the mask, characters that stand for a part of the key and a part of something else.
+        assert len(masked) <= len(f"Basic {MASK}") + len(encode(before)) + len(encode(after)) + 4
+        assert MASK.encode() in redactor.line(json.dumps([text]).encode())
+
+
+@given(
+    st.text(min_size=MIN_SECRET_CHARS, max_size=20).filter(lambda text: len(text.strip()) >= MIN_SECRET_CHARS)
+)
+def test_any_text_is_found_in_a_url_and_in_json(secret: str) -> None:
+    redactor = Redactor()
+    redactor.add(secret)
+    stripped = secret.strip()
+    forms = [stripped, quote(stripped), quote(stripped, safe=""), quote_plus(stripped)]
+    forms += [json.dumps(stripped)[1:-1], json.dumps(stripped, ensure_ascii=False)[1:-1]]
+    for form in forms:
+        assert redactor.text(f"<{form}>") == f"<{MASK}>"
+        assert json.loads(redactor.line(msgspec.json.encode([f"<{form}>"]))) == [f"<{MASK}>"]
+
+
+def test_each_of_many_secrets_is_found_and_ordinary_lines_are_left_alone() -> None:
+    redactor = Redactor()
+    secrets = [f"sk-{number:04}-{'x' * (number % 90)}/{number}" for number in range(40)]
+    line = json.dumps({"text": "nothing of the kind, sk-0001 and sk-0002"}).encode() + b"\n"
+    for count, secret in enumerate(secrets, 1):
+        redactor.add(secret)
+        assert redactor.line(line) is line
+        for known in secrets[:count]:
+            assert json.loads(redactor.line(json.dumps([known]).encode())) == [MASK]
+
+
+def test_every_redactor_knows_an_expanded_variable_and_those_that_are_named_like_a_secret(
+    monkeypatch,
+) -> None:
+    monkeypatch.setenv("SERVICE_LOGIN", "jk-11-zz-login")
+    monkeypatch.setenv("SOME_PASSWORD", "lettersonly")
+    before = Redactor()
+    assert before.text("jk-11-zz-login lettersonly") == f"jk-11-zz-login {MASK}"
+    assert expand({"a": ["x${SERVICE_LOGIN}"]}, where="env.settings") == {"a": ["xjk-11-zz-login"]}
+    for redactor in (before, Redactor()):
+        assert redactor.text("jk-11-zz-login lettersonly") == f"{MASK} {MASK}"
+        assert redactor.line(b'["jk-11-zz-login"]') == f'["{MASK}"]'.encode()
+        assert "jk-11-zz-login" in redactor.forms
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "masked"),
+    [
+        ("ab12-cd34-ef56", "env.settings.login", ["ab12-cd34-ef56"]),
+        ("correct horse 9 battery", "env.settings.login", ["correct horse 9 battery"]),
+        ("https://u:pw-of-u-1@host/v1", "policy.base_url", ["pw-of-u-1"]),
+        ("https://host.example/hooks/T0B1C2D3E4/v1?sig=9f8e7d6c5b", "x.url", ["T0B1C2D3E4", "9f8e7d6c5b"]),
+        ("ab12-cd34-ef56", "policy.model", []),
+        ("runs/eval-2026-11-02", "out", []),
+        ("production", "env.settings.stage", []),
+        ("us-east-1", "env.settings.region", []),
+        ("127.0.0.1:8080", "env.settings.host", []),
+        ("http://127.0.0.1:8000/v1/completions", "env.settings.url", []),
+        ("1234567890", "env.settings.seed", []),
+        ("short-1", "env.settings.login", []),
+        (str(Path(__file__)), "env.settings.file", []),
+    ],
+)
+def test_what_of_a_variable_is_masked(monkeypatch, value: str, where: str, masked: list[str]) -> None:
+    monkeypatch.setenv("WINDROW_TEST_VALUE", value)
+    expand("${WINDROW_TEST_VALUE}", where=where)
+    expected = value
+    for part in masked:
+        expected = expected.replace(part, MASK)
+    assert Redactor().text(value) == expected
+
+
+def test_a_default_is_no_secret(monkeypatch) -> None:
+    monkeypatch.delenv("WINDROW_TEST_VALUE", raising=False)
+    assert expand("${WINDROW_TEST_VALUE:ab12-cd34-ef56}", where="env.settings.a") == "ab12-cd34-ef56"
+    assert Redactor().text("ab12-cd34-ef56") == "ab12-cd34-ef56"
+
+
+def test_names_of_secrets() -> None:
+    secret = [
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "DB_PASS",
+        "WANDB_API_KEY",
+    ]
+    other = [
+        "TOKENIZER",
+        "TOKENIZERS_PARALLELISM",
+        "HF_TOKEN_PATH",
+        "SSH_KEY_FILE",
+        "KEYBOARD",
+        "COMPASS",
+        "PWD",
+    ]
+    assert [name for name in secret if not is_secret(name)] == []
+    assert [name for name in other if is_secret(name)] == []
+
+
+def test_a_variable_that_is_not_utf8_is_no_obstacle(monkeypatch) -> None:
+    monkeypatch.setenv("ODD_TOKEN", os.fsdecode(b"token-\xff\xfe-1234"))
+    assert Redactor().text("token-\ufffd\ufffd-1234") == MASK

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.fake_clock import LIMIT_S, time_passes
+from windrow.engine.episode_scoring import within
 from windrow.util.threads import AT_ONCE, in_thread
 
 
@@ -69,3 +71,17 @@ def test_each_loop_has_its_own_room(released: threading.Event) -> None:
         return await asyncio.gather(*(in_thread(abs, -n) for n in range(2 * AT_ONCE)))
 
     assert asyncio.run(crowd()) == asyncio.run(crowd()) == list(range(2 * AT_ONCE))
+
+
+async def test_waiting_for_a_thread_takes_none_of_a_scorers_time(released: threading.Event) -> None:
+    """Right answers behind slow ones: they waited for a thread until their time was up, and had not begun."""
+    slow = [asyncio.ensure_future(in_thread(released.wait, 60)) for _ in range(AT_ONCE)]
+    right = [asyncio.ensure_future(within(LIMIT_S, in_thread(lambda: "done"), "quick")) for _ in range(3)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    time_passes()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    released.set()
+    assert await asyncio.gather(*right) == ["done"] * 3
+    await asyncio.gather(*slow)

@@ -48,6 +48,10 @@ def append(path: Path, url: str, *, task: str | None, screenshot: str | None) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(msgspec.json.encode(line) + b"\n")
+            try:
+                file.write(msgspec.json.encode(line) + b"\n")
+                file.flush()
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing alone leaves it to what an env has forked
     except OSError as problem:
         raise StoreError(f"the block list {path} cannot be written: {problem}") from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ from windrow.envs.web.settings import shaping, web_options
 from windrow.envs.web.walls import Wall, wall
 from windrow.errors import ToolError, UsageError
 from windrow.records import Json, Message, Score, Stop, Task
+from windrow.tasks.trust import Demand, module_demands
 from windrow.tools import Tool, ToolResult
 
 STOPS: Mapping[str, Stop] = {"bad_actions": "parse_error", "answer": "answered"}
@@ -84,6 +85,10 @@ class WebEnv(Env):
             raise ValueError(f"'instruction' must be a string, found {type(row['instruction']).__name__}")
         if row.get("expect") is not None:
             expect_of(row["expect"])
+
+    @classmethod
+    def demands(cls, row: Mapping[str, Json]) -> Iterator[Demand]:
+        return module_demands(str(row.get("page_reward") or ""), "page_reward")
 
     @classmethod
     def identity(cls, settings: Mapping[str, Json]) -> Json:

@@ -2,18 +2,18 @@
 
     {"expect": {"url": "/orders/\\\\d+$", "text": ["2 apples"], "selector": "#done", "absent": ".error", "answer": "42"}}
 
-`url`, `title` are regular expressions that are searched for; `text` must stand on the page; `selector` must match
+`url`, `title` are regular expressions (without lookaround and backreferences) that are searched for; `text` must stand on the page; `selector` must match
 something visible, `absent` nothing visible; `answer` is compared without regard to case and spaces. All must hold.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from windrow.records import Json, Score
+from windrow.util.linear_patterns import linear_pattern
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -38,9 +38,9 @@ def expect_of(value: Json) -> Expect:
         raise ValueError(f"'expect': {problem}") from None
     for name in ("url", "title"):
         try:
-            re.compile(getattr(expect, name) or "")
-        except re.error as problem:
-            raise ValueError(f"'expect.{name}' does not compile: {problem}") from None
+            linear_pattern(getattr(expect, name) or "")
+        except ValueError as problem:
+            raise ValueError(f"'expect.{name}': {problem}") from None
     if expect == Expect():
         raise ValueError("'expect' expects nothing: give url, title, text, selector, absent or answer")
     return expect
@@ -51,10 +51,10 @@ async def checked(expect: Expect, page: Page, answer: str | None) -> Score:
     held: dict[str, bool] = {}
     evidence: dict[str, Json] = {"url": page.url}
     if expect.url is not None:
-        held["url"] = re.search(expect.url, page.url) is not None
+        held["url"] = linear_pattern(expect.url).search(page.url) is not None
     if expect.title is not None:
         evidence["title"] = title = await page.title()
-        held["title"] = re.search(expect.title, title) is not None
+        held["title"] = linear_pattern(expect.title).search(title) is not None
     if expect.text is not None:
         text = _squeezed(str(await page.evaluate("document.body ? document.body.innerText : ''")))
         held["text"] = all(_squeezed(wanted) in text for wanted in _list(expect.text))

@@ -19,6 +19,7 @@ from windrow.exports.tokens.sequences import TrainingSequence, training_sequence
 from windrow.exports.tokens.top import top_of
 from windrow.records import Rollout, Tokens, Turn, decode_rollout
 from windrow.store.blobs import FOLDER, read_blob
+from windrow.store.changed_lines import changed_lines
 from windrow.store.reader import RunReader
 from windrow.store.task_file import TASKS, read_tasks
 from windrow.util.blobs import blobs_in
@@ -31,6 +32,7 @@ MOST_EXAMPLES = 3
 
 CHECKS: dict[str, tuple[Level, str]] = {
     "bad_line": ("fatal", "lines that cannot be read"),
+    "checksum": ("fatal", "lines that have changed since they were written"),
     "duplicate": ("fatal", "lines with an (id, attempt) that another line has"),
     "task_missing": ("fatal", "rollouts whose task is not in tasks.jsonl"),
     "blob": ("fatal", "rollouts that name a blob which is missing or damaged"),
@@ -109,7 +111,7 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> TokenCheck:
     attempts = exact = trained = 0
     names = DuplicateFinder()
     with RunReader(path) as reader:
-        tasks = _known_tasks(reader.path)
+        tasks = _known_tasks(reader.folder)
         for _, rollout in reader.lines(decode_rollout):
             attempts += 1
             exact += rollout.capture == "tokens"
@@ -125,6 +127,8 @@ def verify_run(path: str | Path, merging: Merging = STRICT) -> TokenCheck:
                 tally.add(check, f"{where}: {detail}")
         for bad in reader.bad_lines:
             tally.add("bad_line", f"{bad.segment}:{bad.number}: {bad.problem}")
+        for changed in changed_lines(reader):
+            tally.add("checksum", f"{changed.segment}:{changed.number}: {changed.problem}")
         _count_duplicates(reader, names, tally)
     return TokenCheck(
         run=str(path), attempts=attempts, exact=exact, trained_tokens=trained, findings=tally.findings()

@@ -13,7 +13,6 @@ from windrow.grading.rescoring.opening import OpenRescore
 from windrow.grading.rescoring.progress import RescoreProgress
 from windrow.stats.metrics import measure_run, write_metrics
 from windrow.store.manifest import generations_of, with_generation
-from windrow.store.run_directory import RunDirectory
 
 Warn = Callable[[str], None]
 
@@ -34,7 +33,7 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
 async def finish(
     opened: OpenRescore, control: Control, progress: RescoreProgress, *, activate: bool, warn: Warn
 ) -> Rescored:
-    """Write into run.json what came of the rescore; write metrics.json if the generation is active."""
+    """Make a whole generation the active one, write metrics.json if it is active, then write that the rescore is finished."""
     mark, generation = opened.mark, opened.generation
     manifest = opened.directory.manifest
     assert manifest is not None
@@ -46,9 +45,12 @@ async def finish(
     elif finished and not progress.chosen:  # the generation is empty
         others = [other for other in generations_of(manifest) if other != generation]
         manifest = msgspec.structs.replace(manifest, generations=others)
+    if active:
+        opened.directory.write_manifest(msgspec.structs.replace(manifest, rescore=mark))
+        if not control.stopping:
+            await _write_metrics(opened, warn)
+    # Last: after a kill before this, the same call finds what was judged, and judges none of it again.
     opened.directory.write_manifest(msgspec.structs.replace(manifest, rescore=None if finished else mark))
-    if active and not control.stopping:
-        await _write_metrics(opened.directory, warn)
     return Rescored(
         generation=generation.generation,
         chosen=progress.chosen,
@@ -61,10 +63,11 @@ async def finish(
     )
 
 
-async def _write_metrics(directory: RunDirectory, warn: Warn) -> None:
+async def _write_metrics(opened: OpenRescore, warn: Warn) -> None:
     """The verdicts are safe by now, so a failure here is only a warning."""
+    directory, may_import = opened.directory, opened.trust.may_import
     try:
-        measured = await asyncio.to_thread(measure_run, directory.path, warn=warn)
+        measured = await asyncio.to_thread(measure_run, directory.path, may_import=may_import, warn=warn)
         await asyncio.to_thread(write_metrics, directory.path, measured, directory.disk)
     except (WindrowError, OSError) as problem:
         warn(f"no metrics.json: {problem}")

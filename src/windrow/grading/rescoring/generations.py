@@ -13,6 +13,7 @@ from windrow.stats.metrics import measure_run, write_metrics
 from windrow.store.manifest import Fingerprint, Manifest, generations_of, with_generation
 from windrow.store.reader import RunReader
 from windrow.store.run_directory import RunDirectory
+from windrow.store.trust import RunTrust
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +26,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
 
 
-def use_generation(run: str | Path, number: int) -> Fingerprint:
+def use_generation(run: str | Path, number: int, *, trust_run: bool = False) -> Fingerprint:
     """Make a generation the active one: from now on its verdicts count."""
     RunReader(run)  # refuses a directory that is not a run
     directory = RunDirectory(Path(run))
@@ -35,8 +36,9 @@ def use_generation(run: str | Path, number: int) -> Fingerprint:
         if number not in by_number:
             have = ", ".join(map(str, sorted(by_number))) or "none"
             raise UsageError(f"{run} has no generation {number} (it has {have})")
+        trust = RunTrust(directory.path, directory.manifest, given=trust_run)
         directory.write_manifest(with_generation(directory.manifest, by_number[number]))
-        write_metrics(run, measure_run(run), directory.disk)
+        write_metrics(run, measure_run(run, may_import=trust.may_import), directory.disk)
         return by_number[number]
     finally:
         directory.close()

@@ -18,6 +18,7 @@ from windrow.store.judgements import Judgements
 from windrow.store.reader import RunReader
 from windrow.store.run_directory import RunDirectory
 from windrow.store.sinks import GradingSink
+from windrow.store.trust import RunTrust
 from windrow.store.where import parse_where
 from windrow.util.redaction import Redactor
 
@@ -35,17 +36,20 @@ class OpenRescore:
         files: Sequence[str | Path],
         options: Mapping[str, Any],
         sets: Sequence[str],
+        trust_run: bool,
     ) -> None:
         if where is not None:
             parse_where(where)
         self.reader = RunReader(path)
         self.redactor = Redactor()
         manifest = self.reader.manifest
-        loaded = rescore_config(manifest, files, options, sets)
+        self.trust = RunTrust(path, manifest, given=trust_run)
+        loaded = rescore_config(manifest, self.trust, files, options, sets)
         self.run = loaded.run
-        anew = "scorers" in options or self.run.scorers != rescore_config(manifest, (), {}, ()).run.scorers
+        as_recorded = rescore_config(manifest, self.trust, (), {}, ())
+        anew = "scorers" in options or self.run.scorers != as_recorded.run.scorers
         with services_at(given_addresses(self.run)):  # none is started here
-            scorers = rescore_scorers(manifest, loaded, functions, anew=anew)
+            scorers = rescore_scorers(manifest, self.trust, loaded, functions, anew=anew)
             models = scorer_models(scorers, self.run, self.redactor)
         grading = grading_fingerprint(scorers, models)
         if grading is None:
@@ -53,7 +57,8 @@ class OpenRescore:
         self.scorers = RunScorers(scorers=scorers, models=models, fingerprint=grading.hash)
         self.directory = RunDirectory(path, lock=self.run.lock)
         try:
-            self.log = GradingSink(self.directory.open_scores(), self.redactor)
+            scores = self.directory.open_scores()
+            self.log = GradingSink(scores, self.redactor, self.reader.latest_lamport)
             target = begin_or_resume(self.directory, grading, scorers, where=where, failed_only=failed_only)
             self.mark, self.generation = target.mark, target.generation
             self.selection = Selection(self.reader, scorers, target, self.run.min_group)

@@ -21,12 +21,16 @@ async def rescore(
     config: str | Path | Sequence[str | Path] = (),
     sets: Sequence[str] = (),
     activate: bool = True,
+    trust_run: bool = False,
     control: Control | None = None,
     on_progress: OnProgress | None = None,
     on_warning: Warn | None = None,
     **options: Any,
 ) -> Rescored:
-    """Judge the rollouts of a run again; `options` are the command's flags with underscores (`judge`, `budget_tokens`, …)."""
+    """Judge the rollouts of a run again; `options` are the command's flags with underscores (`judge`, `budget_tokens`, …).
+
+    Scorers and judges that run.json names are used only if the run is this user's own, or with `trust_run`.
+    """
     control, warn = control or Control(), on_warning or _ignore
     if scorers is not None:
         options["scorers"] = [scorer for scorer in scorers if isinstance(scorer, str)]
@@ -38,6 +42,7 @@ async def rescore(
         files=[config] if isinstance(config, str | Path) else list(config),
         options=options,
         sets=sets,
+        trust_run=trust_run,
     ) as opened:
         progress = await judge_selection(opened, control, on_progress=on_progress, warn=warn)
         return await finish(opened, control, progress, activate=activate, warn=warn)

@@ -14,27 +14,54 @@ from windrow.envs.base import BaseEnv
 from windrow.envs.scoring import AnyScorer
 from windrow.errors import UsageError
 from windrow.grading.run_scorers import check_names_differ
-from windrow.grading.scorers import ENV_SCORER, configured_scorer
+from windrow.grading.scorers import ENV_SCORER, configured_scorer, only_compares
 from windrow.grading.user_functions import scorer_of
+from windrow.records import Json
 from windrow.store.manifest import Manifest
+from windrow.store.trust import RunTrust
+
+NUMBERS_ONLY = (
+    "samples",
+    "pass",
+    "limits",
+    "min_group",
+    "judge_concurrency",
+    "prices",
+)  # name nothing to act on
 
 
 def rescore_config(
-    manifest: Manifest, files: Sequence[str | Path], options: Mapping[str, Any], sets: Sequence[str]
+    manifest: Manifest,
+    trust: RunTrust,
+    files: Sequence[str | Path],
+    options: Mapping[str, Any],
+    sets: Sequence[str],
 ) -> LoadedConfig:
-    """The run's configuration, with that of this call laid over it. Budgets are those of this call alone."""
+    """The run's configuration, with that of this call laid over it. Budgets are those of this call alone.
+
+    Of a foreign run only numbers are taken: whom to ask, with which key, and what to import comes from this call.
+    """
     base = {key: value for key, value in manifest.config.items() if key != "budget"}
+    if not trust.acts:
+        base = {key: value for key, value in base.items() if key in NUMBERS_ONLY}
     if options.get("judge") is not None:
         base.pop("judge", None)
     return load_config(files, options, sets, base=base)
 
 
 def rescore_scorers(
-    manifest: Manifest, loaded: LoadedConfig, functions: Sequence[Callable[..., Any]], *, anew: bool
+    manifest: Manifest,
+    trust: RunTrust,
+    loaded: LoadedConfig,
+    functions: Sequence[Callable[..., Any]],
+    *,
+    anew: bool,
 ) -> tuple[AnyScorer, ...]:
     """If they are named `anew`, the scorers of the configuration, and the environment's own group scorer; else those of
     the active generation. The functions come after them."""
     of = manifest.grading.of if manifest.grading else {}
+    if not trust.acts:
+        of = _of_foreign_run(of, anew=anew)
     env = _run_env(loaded)
     named = [_with_agent_server(config, loaded) for config in loaded.run.scorers or ()]
     entries = {entry["name"]: entry for entry in of.get("scorers") or ()}
@@ -48,6 +75,22 @@ def rescore_scorers(
             scorers.append(_same_scorer(entry, env_names[name], configured, env))
     scorers += map(scorer_of, functions)
     return check_names_differ(scorers)
+
+
+def _of_foreign_run(of: Mapping[str, Json], *, anew: bool) -> dict[str, Json]:
+    """The grading of a run that is not trusted, without the scorer that its environment is.
+
+    UsageError if its scorers are to judge, and would import code or ask somebody.
+    """
+    entries = [entry for entry in of.get("scorers") or () if not anew or entry["name"] != ENV_SCORER]
+    acting = [entry["name"] for entry in entries if not only_compares(entry["name"], entry.get("settings"))]
+    if acting and not anew:
+        raise UsageError(
+            f"the run is foreign (it has no signature of yours), and its scorers run code or ask judges that run.json names: "
+            f"{', '.join(map(ascii, acting))}. Name the scorers yourself with --scorer (and --judge), or, if you trust whoever "
+            f"made the run, add --trust-run"
+        )
+    return {**of, "scorers": entries}
 
 
 def _with_agent_server(config: ScorerConfig, loaded: LoadedConfig) -> ScorerConfig:

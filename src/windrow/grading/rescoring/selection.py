@@ -116,8 +116,8 @@ class Selection:
 def count_slots(reader: RunReader) -> int:
     """How many slots have been tried, as far as the beginnings of the lines show."""
     count = 0
-    for segment in segments(reader.path):
-        with (reader.path / segment).open("rb") as file:
+    for segment in segments(reader.folder):
+        with (reader.folder / segment).open("rb") as file:
             count += sum(line.find(FIRST_ATTEMPT, 0, BEGINNING_BYTES) > 0 for line in file)
     return count
 

@@ -26,6 +26,7 @@ from windrow.integrations.gymnasium.descriptions import Toy, toy_of
 from windrow.records import Json, Message, Score, Task
 from windrow.registry import import_extra, make_here_importable
 from windrow.tasks.spool import SpooledRows
+from windrow.tasks.trust import Demand, module_demands, option_demands
 from windrow.tools import ToolResult
 
 ROWS, SEED = 100, 0
@@ -48,6 +49,12 @@ class Gymnasium(Env):
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
         _settings(settings)
+
+    @classmethod
+    def demands(cls, row: Mapping[str, Json]) -> Iterator[Demand]:
+        """The module that registers the world (`my_module:MyWorld-v0`), and what its options name."""
+        yield from module_demands(str(row.get("game")), "game")
+        yield from option_demands(row.get("kwargs"), "kwargs")
 
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:

@@ -8,7 +8,7 @@ evaluate tools are called, and the answer of the first one holds the reward.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from windrow.config import nearest
 from windrow.envs.base import Env, Episode, Observation, Step
@@ -19,6 +19,7 @@ from windrow.integrations.hud.servers import Servers, redact, servers_of
 from windrow.integrations.hud.tasks import HudTask, ToolCall, read_task
 from windrow.records import Json, Message, Score, Task
 from windrow.registry import import_extra
+from windrow.tasks.trust import Demand, server_demands
 from windrow.tools import ToolResult
 from windrow.tools.filters import ToolFilter
 from windrow.tools.mcp_session import McpAnswer
@@ -41,6 +42,12 @@ class Hud(Env):
                 )
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ValueError(f"{key} must be a number of seconds, found {value!r:.80}")
+
+    @classmethod
+    def demands(cls, row: Mapping[str, Json]) -> Iterator[Demand]:
+        if generation_of(row) == "v4":
+            for name, server in read_task(row).servers.items():
+                yield from server_demands(server, f"mcp_config.{name}")
 
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:

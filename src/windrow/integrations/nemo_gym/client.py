@@ -20,6 +20,7 @@ from windrow.policies.calls import pause_s
 from windrow.policies.endpoint_failures import NotConnected
 from windrow.policies.lazy_aiohttp import aiohttp
 from windrow.records import Json
+from windrow.util.byte_budget import REPLIES, HeldBytes, too_much
 
 AGENTS = "responses_api_agents"
 RESOURCES = "resources_servers"
@@ -261,7 +262,7 @@ def _url(host: Any, port: Any, head: str) -> str | None:
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
+    body, held = bytearray(), HeldBytes(REPLIES)
     async for part in response.content.iter_any():
         body += part
         if response.status != 200 and len(body) > MAX_REFUSAL_BYTES:
@@ -272,6 +273,9 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
             raise InfraError(
                 f"{response.url} answered with more than {MAX_ANSWER_BYTES >> 20} MiB", kind="too_long"
             )
+        if not held.cover(len(body)):
+            response.close()
+            raise InfraError(f"{response.url}: an answer was dropped: {too_much()}", kind="replies_too_large")
     return bytes(body)
 
 

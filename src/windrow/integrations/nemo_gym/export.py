@@ -58,7 +58,7 @@ class NemoGym(Exporter):
         )
         agent = reader.manifest.config.get("agent") or {}
         self._agent = str((agent.get("settings") or {}).get("agent") or (of.get("agent") or {}).get("name"))
-        self._tasks = self._listed(run / TASKS)
+        self._tasks = self._listed(reader.folder / TASKS)
         self._next = next(self._tasks, None)
         self._task: TaskProfile | None = None
         self._slot: tuple[int, int] | None = None

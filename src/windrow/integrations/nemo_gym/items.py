@@ -16,7 +16,7 @@ import msgspec
 from windrow.agents import InputMessage, ModelTurn, Piece
 from windrow.policies import Completion
 from windrow.policies.capture import packed
-from windrow.records import Call, Json, Message, Tokens
+from windrow.records import Call, Json, Message, Tokens, part_text
 
 PROMPT_IDS, OUTPUT_IDS, LOGPROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"
 TOKEN_KEYS = (PROMPT_IDS, OUTPUT_IDS, LOGPROBS)
@@ -239,7 +239,7 @@ def _shown_part(part: dict[str, Json]) -> dict[str, Json]:
 
 def _given_part(part: dict[str, Json]) -> dict[str, Json]:
     if part.get("type") == "text":
-        return {"type": "input_text", "text": part.get("text", "")}
+        return {"type": "input_text", "text": part_text(part)}
     image = part.get("image_url")
     if part.get("type") == "image_url" and isinstance(image, dict):
         return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail", "auto")}

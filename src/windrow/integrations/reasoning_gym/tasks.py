@@ -2,7 +2,7 @@
 
 `reasoning-gym:chain_sum?size=50&seed=7&min_terms=2` is a source of rows. A row holds all that its verifier needs, so
 that a rollout can be judged again from its record alone. The package runs in processes of its own (see
-`reasoning_gym_worker`).
+`worker`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from windrow.envs.problem import Problem
 from windrow.envs.scoring import Verdict
 from windrow.errors import ScorerError, UsageError
 from windrow.grading.base import BaseScorer
-from windrow.grading.verdict_processes import Processes
+from windrow.grading.verdict_processes import Processes, decoded
 from windrow.integrations.addresses import Address, parse_address
 from windrow.records import Json, RecordedScore, Task
 from windrow.registry import extra_needed
 from windrow.tasks.spool import SpooledRows
+from windrow.util.confinement import Confinement
+from windrow.util.forked_calls import ForkServer, plain_environment
 
 NAME = "reasoning-gym"
 SIZE, SEED, SYSTEM = 100, 0, "default"
 CPU_S = 5
 _OWN = ("size", "seed", "system")
 _WORKER = "windrow.integrations.reasoning_gym.worker"
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "MPLCONFIGDIR", "VIRTUAL_ENV")
+MEMORY_BYTES = 2 * 2**30  # of a process that judges
 
 
 class ReasoningGym(Problem):
@@ -89,7 +91,7 @@ class Verifier(BaseScorer):
             _check_entry(task.data or {})
         except ValueError as problem:
             raise ScorerError(f"scorer {self.name!r}: {problem}", retryable=False) from None
-        line = await _verifiers.ask(
+        said = await _verifiers.ask(
             {
                 "dataset": task["dataset"],
                 "config": task.get("config") or {},
@@ -98,12 +100,13 @@ class Verifier(BaseScorer):
                 "metadata": task["metadata"],
                 "types": task.get("types") or {},
                 "reply": episode.reply,
-                "cpu_s": self._cpu_s,
-            }
+            },
+            cpu_s=self._cpu_s + 1,
+            warm="" if task.get("config") else task["dataset"],
         )
-        if line is None:
+        if said is None:
             return self._scores(0.0, False, {"cut": f"more than {self._cpu_s} s of processor time"})
-        verifier_answer = msgspec.json.decode(line, type=_VerifierAnswer)
+        verifier_answer = decoded(said, _VerifierAnswer, f"scorer {self.name!r}")
         if verifier_answer.error is not None:
             raise ScorerError(
                 f"scorer {self.name!r}: {task['dataset']} could not judge the answer: {verifier_answer.error}",
@@ -146,20 +149,10 @@ def _check_entry(row: Mapping[str, Json]) -> None:
             raise ValueError(f"{field!r} must be an object")
 
 
-def worker_environment() -> dict[str, str]:
-    """Return the processes' environment: Python's needs and no keys. The hash seed and thread counts affect their
-    results.
-    """
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _KEPT or name.startswith(("PYTHON", "LC_", "LD_"))
-    }
-    return {**environment, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-
-
 _verifiers = Processes(
-    _WORKER, who=f"scorer {NAME!r}", at_once=min(4, os.cpu_count() or 1), environment=worker_environment()
+    ForkServer(_WORKER, confinement=Confinement(memory_bytes=MEMORY_BYTES)),
+    who=f"scorer {NAME!r}",
+    at_once=min(4, os.cpu_count() or 1),
 )
 
 
@@ -202,11 +195,11 @@ def _made(address: Address, order: Mapping[str, Json]) -> Iterator[Mapping[str, 
     """Yield the rows that the process makes for the order."""
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _WORKER, "rows"],
+            [sys.executable, "-P", "-m", _WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=worker_environment(),
+            env=plain_environment(),
         )
         try:
             assert process.stdin is not None

@@ -1,9 +1,10 @@
-"""The process in which reasoning-gym runs: it makes tasks (`rows`) and judges answers (a question a line, a verdict a line).
+"""The part of reasoning-gym's integration that runs the package: it makes tasks, as a program, and judges answers, in processes
+of a fork server (`util/fork_server.py`).
 
 It stands alone: only the standard library and reasoning-gym, which the other processes never load. Some of its
 generators depend on the hash seed or on the shared random state, so both are fixed here. Some of its verifiers evaluate
-the answer as Python; so the process limits its processor time and memory, is given no keys (see `reasoning_gym.py`), and
-refuses to start programs, to connect and to write files. That is a fence against accidents, no sandbox.
+the answer as Python. So each answer has a process of its own, which can do nothing but compute. What an answer does there
+to the verifier reaches no verdict but its own.
 """
 
 from __future__ import annotations
@@ -13,37 +14,10 @@ import json
 import logging
 import os
 import random
-import resource
-import sys
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, TextIO
+from collections.abc import Iterator
+from typing import Any
 
-MEMORY_BYTES = 2 * 2**30
 SAID_CHARS = 2000  # of the extracted answer, for the record
-_REFUSED = (
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.system",
-    "subprocess.",
-    "pty.",
-    "socket.",
-    "ctypes.",
-)
-_CHANGES = (
-    "os.remove",
-    "os.rename",
-    "os.rmdir",
-    "os.mkdir",
-    "os.link",
-    "os.symlink",
-    "os.truncate",
-    "os.chmod",
-    "shutil.",
-)
-
 
 # -- an entry as JSON, and back: verifiers tell a tuple from a list, and 1 from "1"
 
@@ -168,15 +142,14 @@ def said(reply: str, gym: Any) -> tuple[str | None, bool]:
     return text or None, False
 
 
-def verdict(question: dict[str, Any], gym: Any, datasets: dict[str, Any]) -> dict[str, Any]:
+def verdict(question: dict[str, Any], gym: Any, defaults: dict[str, Any]) -> dict[str, Any]:
     name, config = question["dataset"], question["config"]
-    key = json.dumps([name, config], sort_keys=True)
-    if key not in datasets:
-        if name not in gym.factory.DATASETS:
-            return {
-                "error": f"reasoning-gym has no data set {name!r} here; the row was made with another version"
-            }
-        datasets[key] = gym.create_dataset(name, **config)
+    if name not in gym.factory.DATASETS:
+        return {
+            "error": f"reasoning-gym has no data set {name!r} here; the row was made with another version"
+        }
+    made = None if config else defaults.get(name)
+    dataset = gym.create_dataset(name, **config) if made is None else made
     answer, formed = said(question["reply"], gym)
     entry = {
         "question": question["question"],
@@ -185,10 +158,10 @@ def verdict(question: dict[str, Any], gym: Any, datasets: dict[str, Any]) -> dic
     }
     shown = {"formed": formed, "said": answer and answer[:SAID_CHARS]}
     try:
-        return {"value": _scored(datasets[key], answer, entry), **shown}
+        return {"value": _scored(dataset, answer, entry), **shown}
     except Exception as problem:
         # Some raise on what they cannot read. Where they can judge the right answer, this one is at fault: it is wrong.
-        _scored(datasets[key], entry["answer"], entry)
+        _scored(dataset, entry["answer"], entry)
         return {"value": 0.0, **shown, "raised": _line(problem)}
 
 
@@ -197,26 +170,39 @@ def _scored(dataset: Any, answer: str | None, entry: dict[str, Any]) -> float:
     return float(dataset.score_answer(answer, entry))
 
 
-# -- the process
+# -- the process of a verdict
+
+_defaults: dict[str, Any] = {}  # data sets without parameters, as the server has made them
 
 
-def fence(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse, as an audit hook, operations that a verifier has no reason for."""
-    writes = event == "open" and (
-        any(letter in str(arguments[1] or "") for letter in "wax+")
-        or (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-    )
-    if writes or event.startswith(_REFUSED) or event.startswith(_CHANGES):
-        raise PermissionError(f"a verifier may not do this: {event}")
+def prepare(argument: str) -> None:
+    """Import the package, in the server."""
+    import numpy  # noqa: F401 (the verdicts seed it)
+
+    _gym()
 
 
-def _limit(kind: int, amount: int) -> None:
-    """Lower a soft limit, as far as the system supports and permits it."""
-    _, hard = resource.getrlimit(kind)
+def warm(name: str) -> None:
+    """Make a data set with its own defaults, in the server: some read large files. `name` is a row's, and only looked up."""
+    if name not in _defaults and name in _gym().factory.DATASETS:
+        _defaults[name] = _gym().create_dataset(name)
+
+
+def answer(question: bytes) -> bytes:
+    """Judge one answer, in a process of its own."""
     try:
-        resource.setrlimit(kind, (amount if hard == resource.RLIM_INFINITY else min(amount, hard), hard))
-    except (OSError, ValueError):
-        return
+        reply = verdict(json.loads(question), _gym(), _defaults)
+    except BaseException as problem:  # also an `exit()` in an answer
+        reply = {"error": _line(problem)}
+    return json.dumps(reply).encode()
+
+
+def _gym() -> Any:
+    logging.disable(logging.CRITICAL)
+    import reasoning_gym  # type: ignore[import-untyped]
+    import reasoning_gym.utils  # type: ignore[import-untyped]
+
+    return reasoning_gym
 
 
 def _line(problem: BaseException) -> str:
@@ -224,43 +210,19 @@ def _line(problem: BaseException) -> str:
     return text if isinstance(problem, AssertionError) and text else f"{type(problem).__name__}: {text}"
 
 
-def _judge(questions: BinaryIO, answers: TextIO, gym: Any) -> None:
-    datasets: dict[str, Any] = {}
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
-    sys.dont_write_bytecode = True
-    sys.addaudithook(fence)
-    for line in questions:
-        question = json.loads(line)
-        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + question["cpu_s"])
-        try:
-            reply = verdict(question, gym, datasets)
-        except (
-            BaseException
-        ) as problem:  # also an `exit()` in an answer; it belongs to this question, not to the next
-            reply = {"error": _line(problem)}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
+# -- the process that makes tasks
 
 
-def _make(questions: BinaryIO, answers: TextIO, gym: Any) -> None:
+def main() -> None:
+    # Under other names than those that a generator prints dots to.
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
     order = json.loads(questions.readline())
-    for row in rows(order, gym):
+    for row in rows(order, _gym()):
         answers.write(json.dumps(row) + "\n")
     answers.flush()
 
 
-def main(work: Callable[[BinaryIO, TextIO, Any], None]) -> None:
-    # Under other names than those that an evaluated answer closes (`exit()`) or a generator prints dots to.
-    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    logging.disable(logging.CRITICAL)
-    import reasoning_gym  # type: ignore[import-untyped]
-    import reasoning_gym.utils  # type: ignore[import-untyped]
-
-    work(questions, answers, reasoning_gym)
-
-
 if __name__ == "__main__":
-    main(_make if sys.argv[1:] == ["rows"] else _judge)
+    main()

@@ -27,11 +27,13 @@ from windrow.errors import EnvError, UsageError
 from windrow.grading.judge_view import without_thinking
 from windrow.integrations.addresses import Address, parse_address
 from windrow.records import Json, Message, Task
-from windrow.registry import import_extra
+from windrow.registry import import_extra, load
 from windrow.tasks.spool import SpooledRows
+from windrow.tasks.trust import Demand, option_demands
 
 ROWS, SEED, PLAYERS = 100, 0, 2
 _OWN = ("n", "seed", "players")
+_JURY_KEY, _JURY_HOST = "OPENROUTER_API_KEY", "openrouter.ai"
 _GAME = -1  # whom the game's own messages are from
 
 
@@ -45,6 +47,14 @@ class TextArena(Match):
             raise ValueError(
                 f"{cls.name!r} has no setting {next(iter(settings))!r}; the rules are the game's own"
             )
+
+    @classmethod
+    def demands(cls, row: Mapping[str, Json]) -> Iterator[Demand]:
+        """What the options name; a game with a jury asks models of OpenRouter."""
+        yield from option_demands(row.get("kwargs"), "kwargs")
+        if _has_jury(str(row.get("game"))):
+            yield Demand("variable", _JURY_KEY, "game")
+            yield Demand("host", _JURY_HOST, "game")
 
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:
@@ -216,6 +226,18 @@ def _bare(game: Any) -> Any:
     while isinstance(game, wrapper):
         game = game.env
     return game
+
+
+@lru_cache(maxsize=256)
+def _has_jury(game: str) -> bool:
+    """Whether models judge the game; it is not made, since that would look for their key."""
+    try:
+        spec = _textarena().envs.registration.ENV_REGISTRY.get(game)
+        entry = spec.entry_point if spec is not None else None
+        creator = load("game", entry) if isinstance(entry, str) else entry
+    except UsageError:  # it cannot be imported here, and `check_row` says why
+        return False
+    return creator is not None and "jury_class" in inspect.signature(creator).parameters
 
 
 def _options(game: str) -> list[str]:

@@ -64,7 +64,8 @@ class Tinker(Exporter):
 
     def begin(self, run: Path, beside: Sequence[BinaryIO]) -> None:
         [self._datums] = beside
-        self._passes = Passes(run, RunReader(run).manifest)
+        if self._iteration is None:
+            self._passes = Passes(run, RunReader(run).manifest)
 
     def rows(self, example: Example) -> list[dict[str, Json]]:
         rollout = example.rollout

@@ -24,7 +24,7 @@ from windrow.errors import ScorerError
 from windrow.grading.judge_panel import JUDGE, JudgingScorer, read_settings, together
 from windrow.grading.judge_replies import read_mark
 from windrow.grading.judge_view import framed
-from windrow.records import Json, Message, RecordedScore, Task
+from windrow.records import Json, Message, RecordedScore, Task, part_text
 from windrow.tasks.rubrics import TAGGED, YES_NO
 from windrow.util.blobs import is_blob
 
@@ -200,7 +200,7 @@ def facts_of(task: Task) -> list[str]:
 
 
 def _texts(views: Sequence[View]) -> list[str]:
-    return [str(part["text"]) for view in views for part in view.parts if "text" in part]
+    return [part_text(part) for view in views for part in view.parts if "text" in part]
 
 
 def _text(value: Json) -> str | None:

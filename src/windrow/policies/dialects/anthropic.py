@@ -7,13 +7,14 @@ says how long the reply may be.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
 from windrow.policies.base import Completion, Request
 from windrow.policies.capture import lower
-from windrow.policies.dialects.base import BadReply, Dialect, some_of, with_options
+from windrow.policies.dialects.base import BadReply, Dialect, some_of
 from windrow.policies.dialects.content_parts import arguments_of, parts, texts
 from windrow.policies.message_encoding import json_array
 from windrow.policies.wire import Count, encode
@@ -55,6 +56,8 @@ class AnthropicMessages(Dialect):
     name = "anthropic"
     path = "/messages"
     accepts = some_of(*"temperature top_p top_k max_tokens stop".split())
+    option_names: ClassVar[Mapping[str, str]] = {"stop": "stop_sequences"}
+    writes = frozenset({"system"})
     default_max_tokens = MAX_TOKENS
     key_variable = "ANTHROPIC_API_KEY"
     answers = "a message"
@@ -64,7 +67,7 @@ class AnthropicMessages(Dialect):
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "max_tokens": MAX_TOKENS}
-        with_options(body, request, stop="stop_sequences")
+        self.put_options(body, request)
         if isinstance(body.get("stop_sequences"), str):
             body["stop_sequences"] = [body["stop_sequences"]]
         system = [text for m in request.messages if m.role in ("system", "developer") for text in texts(m)]

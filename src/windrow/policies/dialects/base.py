@@ -5,9 +5,12 @@ A dialect holds no state of an episode: one object serves them all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from windrow.policies.base import ANY_SAMPLING, Completion, Request
+from windrow.errors import PolicyError
+from windrow.policies.base import ANY_SAMPLING, OWN_FIELDS, Completion, Request, extra_problem
 from windrow.records import Capture, Json
 
 if TYPE_CHECKING:
@@ -37,12 +40,34 @@ class Dialect:
     gives_top_logprobs: ClassVar[bool] = False  # tells the likeliest tokens at each place
     logprob_kind: str | None = None  # `raw` or `processed`, where it is known
     answers: ClassVar[str] = "a chat completion"  # what is expected, in messages
+    option_names: ClassVar[
+        Mapping[str, str]
+    ] = {}  # what this server calls our sampling options, where it differs
+    writes: ClassVar[frozenset[str]] = frozenset()  # the other fields that it writes itself, if only at times
 
     def url(self, base_url: str) -> str:
         return (base_url.removesuffix("/v1") if self.at_root else base_url) + self.path
 
     def headers(self, key: str | None) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"} if key else {}
+
+    @cached_property
+    def own_fields(self) -> frozenset[str]:
+        """The fields that `sampling.extra` may not name: the record says what they were, and it is to be right."""
+        options = self.accepts - {"extra"}
+        return (
+            OWN_FIELDS | self.writes | options | {self.option_names.get(option, option) for option in options}
+        )
+
+    def put_options(self, body: dict[str, Json], request: Request) -> None:
+        """Write the request's sampling options into `body`."""
+        for option, value in request.sampling.items():
+            if option != "extra":
+                body[self.option_names.get(option, option)] = value
+                continue
+            if problem := extra_problem(value, self.own_fields):
+                raise PolicyError(problem, kind="own_field")
+            body.update(value)
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
         """The JSON body of the request."""
@@ -56,16 +81,6 @@ class Dialect:
         """One call, with as many requests as it takes."""
         answer = await endpoint.ask(self, self.body(request, model))
         return endpoint.read(self, answer, lambda body: self.read(body, request))
-
-
-def with_options(body: dict[str, Json], request: Request, **names: str) -> dict[str, Json]:
-    """`body` with the request's sampling options; `names` maps an option to this server's name for it."""
-    for option, value in request.sampling.items():
-        if option == "extra":
-            body.update(value)
-        else:
-            body[names.get(option, option)] = value
-    return body
 
 
 def some_of(*options: str) -> frozenset[str]:

@@ -18,7 +18,7 @@ import msgspec
 
 from windrow.policies.base import Completion, Request
 from windrow.policies.capture import asks, packed
-from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect, with_options
+from windrow.policies.dialects.base import LOGPROBS, TOKENS, BadReply, Dialect
 from windrow.policies.prompt_ids import read_prompt_ids
 from windrow.policies.top_logprobs import MISSING_LOGPROB, with_top
 from windrow.policies.wire import (
@@ -40,10 +40,20 @@ class OpenAIChat(Dialect):
     gives_top_logprobs = True
     logprob_options: ClassVar[dict[str, Json]] = {"logprobs": True, "top_logprobs": 0}
     token_options: ClassVar[dict[str, Json]] = {}
+    # Of all servers in this shape: which of them it is may only be known later.
+    writes = frozenset(
+        {
+            "logprobs",
+            "top_logprobs",
+            "return_token_ids",
+            "return_prompt_token_ids",
+            "return_tokens_as_token_ids",
+        }
+    )
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "messages": request.message_array(chat_items)}
-        with_options(body, request)
+        self.put_options(body, request)
         if asks(request.capture, "logprobs"):
             body |= self.logprob_options
             if request.top_logprobs:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from windrow.errors import PolicyError
 from windrow.policies.wire import decode_object
-from windrow.records import Call, Json, Message
+from windrow.records import Call, Json, Message, part_text
 
 
 def parts(message: Message, text: Callable[[str], Json], image: Callable[[str], Json | None]) -> list[Json]:
@@ -25,8 +25,8 @@ def texts(message: Message) -> list[str]:
 def _part(
     part: dict[str, Json], role: str, text: Callable[[str], Json], image: Callable[[str], Json | None]
 ) -> Json:
-    if "text" in part:
-        return text(str(part["text"]))
+    if part.get("text") is not None or part.get("type") == "text":
+        return text(part_text(part))
     address = part.get("image_url")
     url = address.get("url") if isinstance(address, dict) else address
     image_part = image(url) if isinstance(url, str) else None

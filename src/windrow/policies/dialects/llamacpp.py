@@ -6,7 +6,7 @@ while the text ends inside a character. A reply is exact only where each id has 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from windrow.errors import ContextOverflow
 from windrow.policies.base import Completion, ForcedTokens, Request
 from windrow.policies.capture import asks, packed
-from windrow.policies.dialects.base import TOKENS, BadReply, some_of, with_options
+from windrow.policies.dialects.base import TOKENS, BadReply, some_of
 from windrow.policies.dialects.chat import OpenAIChat, chat_items
 from windrow.policies.dialects.forced_tokens import score_forced_ids
 from windrow.policies.dialects.token_in_token_out import (
@@ -44,6 +44,7 @@ class LlamacppChat(OpenAIChat):
     logprob_kind = "raw"
     # It sends no logprobs for 0; each comes with its token's id.
     logprob_options: ClassVar[dict[str, Json]] = {"logprobs": True, "top_logprobs": 1}
+    writes = OpenAIChat.writes | {"n_predict", "n_probs"}  # its own words for them count here too
 
     async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:
         prompt = await self._prompt(request, endpoint) if asks(request.capture, "tokens") else None
@@ -118,6 +119,11 @@ class LlamacppCompletion(TokenDialect):
         *"temperature top_p top_k min_p max_tokens stop seed".split(),
         *"presence_penalty frequency_penalty repetition_penalty".split(),
     )
+    option_names: ClassVar[Mapping[str, str]] = {
+        "max_tokens": "n_predict",
+        "repetition_penalty": "repeat_penalty",
+    }
+    writes = frozenset({"prompt", "return_tokens", "n_probs"})
     logprob_kind = "raw"
 
     async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
@@ -142,7 +148,7 @@ class LlamacppCompletion(TokenDialect):
 
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"prompt": ids, "return_tokens": True, "stream": False}
-        with_options(body, request, max_tokens="n_predict", repetition_penalty="repeat_penalty")
+        self.put_options(body, request)
         if asks(request.capture, "logprobs"):
             body["n_probs"] = max(1, request.top_logprobs)
         return body
@@ -206,6 +212,7 @@ class LlamacppCompletion(TokenDialect):
 class LlamacppEmbedded(LlamacppChat):
     """The server in this process: ids are sent where they are to be kept, and a chat where it reads tool calls."""
 
+    writes = LlamacppChat.writes | LlamacppCompletion.writes
     _exactly = LlamacppCompletion()
 
     async def complete(self, request: Request, model: str, endpoint: Endpoint) -> Completion:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import msgspec
 
 from windrow.policies.base import Completion, Request
 from windrow.policies.capture import asks, packed
-from windrow.policies.dialects.base import LOGPROBS, BadReply, Dialect, some_of, with_options
+from windrow.policies.dialects.base import LOGPROBS, BadReply, Dialect, some_of
 from windrow.policies.dialects.content_parts import parts, texts
 from windrow.policies.top_logprobs import TopToken, with_top
 from windrow.policies.wire import Count, Sampled, SampledWithTop, top_tokens_of
@@ -76,13 +79,15 @@ class OpenAIResponses(Dialect):
     name = "responses"
     path = "/responses"
     accepts = some_of(*"temperature top_p max_tokens reasoning_effort".split())
+    option_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_output_tokens"}
+    writes = frozenset({"input", "store", "include", "top_logprobs"})
     answers = "a response"
     captures = LOGPROBS
     gives_top_logprobs = True
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "store": False}
-        with_options(body, request, max_tokens="max_output_tokens")
+        self.put_options(body, request)
         if "reasoning_effort" in body:
             body["reasoning"] = {"effort": body.pop("reasoning_effort")}
         if asks(request.capture, "logprobs"):

@@ -5,15 +5,15 @@ A logprob is a triple of itself, its id and its text; the ids have to be those o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from windrow.errors import InfraError
 from windrow.policies.base import ForcedTokens, Request
 from windrow.policies.capture import asks
-from windrow.policies.dialects.base import BadReply, some_of, with_options
+from windrow.policies.dialects.base import BadReply, some_of
 from windrow.policies.dialects.token_in_token_out import (
     MAX_TOKENS,
     Rendering,
@@ -92,6 +92,7 @@ class SglangGenerate(TokenDialect):
         *"temperature top_p top_k min_p max_tokens stop".split(),
         *"presence_penalty frequency_penalty repetition_penalty".split(),
     )
+    option_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_new_tokens"}
 
     async def render(self, request: Request, model: str, endpoint: Endpoint) -> Rendering:
         return await rendered_by_tokenize(self, request, model, endpoint)
@@ -108,7 +109,7 @@ class SglangGenerate(TokenDialect):
 
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         options: dict[str, Json] = {"max_new_tokens": MAX_TOKENS}
-        with_options(options, request, max_tokens="max_new_tokens")
+        self.put_options(options, request)
         body: dict[str, Json] = {"input_ids": ids, "sampling_params": options, "stream": False}
         if asks(request.capture, "logprobs"):
             body |= {"return_logprob": True, "logprob_start_len": -1}

@@ -13,7 +13,7 @@ import msgspec
 from windrow.errors import InfraError
 from windrow.policies.base import ANY_SAMPLING, ForcedTokens, Request
 from windrow.policies.capture import asks
-from windrow.policies.dialects.base import BadReply, some_of, with_options
+from windrow.policies.dialects.base import BadReply, some_of
 from windrow.policies.dialects.sglang import rendered_by_tokenize, tokenized
 from windrow.policies.dialects.token_in_token_out import MAX_TOKENS, Rendering, Sampled, Scored, TokenDialect
 from windrow.policies.prompt_ids import PromptReader, decoded, read_prompt_ids
@@ -110,6 +110,9 @@ class VllmCompletions(_Vllm):
     name = "vllm-completions"
     path = "/completions"
     accepts = ANY_SAMPLING - {"reasoning_effort"}
+    writes = frozenset(
+        {"prompt", "logprobs", "return_token_ids", "return_tokens_as_token_ids", "prompt_logprobs"}
+    )
 
     async def score_forced(self, forced: ForcedTokens, top: int, model: str, endpoint: Endpoint) -> Scored:
         """The logprobs of a prompt, of which the output is the end; one token is sampled and left."""
@@ -121,7 +124,7 @@ class VllmCompletions(_Vllm):
 
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         body: dict[str, Json] = {"model": model, "prompt": ids, "max_tokens": MAX_TOKENS}
-        with_options(body, request)
+        self.put_options(body, request)
         body["return_token_ids"] = True
         if asks(request.capture, "logprobs"):
             body["logprobs"] = request.top_logprobs  # beside the sampled token's own
@@ -214,10 +217,11 @@ class VllmGenerate(_Vllm):
         *"temperature top_p top_k min_p max_tokens seed".split(),
         *"presence_penalty frequency_penalty repetition_penalty".split(),
     )
+    writes = frozenset({"logprobs"})
 
     def body_of(self, ids: list[int], request: Request, model: str) -> dict[str, Json]:
         options: dict[str, Json] = {"max_tokens": MAX_TOKENS}
-        with_options(options, request)
+        self.put_options(options, request)
         if asks(request.capture, "logprobs"):
             # It counts the sampled token among the likeliest: one more, and they are always all there.
             options["logprobs"] = request.top_logprobs + 1 if request.top_logprobs else 0

@@ -16,6 +16,7 @@ from windrow.policies.http_client.base import (
     HttpClient,
     HttpError,
     ProtocolError,
+    RepliesTooLarge,
     Response,
     ResponseTooLarge,
     StaleConnectionError,
@@ -35,6 +36,7 @@ __all__ = [
     "StaleConnectionError",
     "ProtocolError",
     "ContentError",
+    "RepliesTooLarge",
     "ResponseTooLarge",
     "TruncatedContent",
 ]

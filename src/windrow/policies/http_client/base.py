@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import NamedTuple, Protocol
 
+from windrow.util.byte_budget import HeldBytes, too_much
+
 
 class HttpError(OSError):
     """No usable response came. `str(error)` says why, for a person."""
@@ -41,6 +43,13 @@ class ResponseTooLarge(ContentError):
         super().__init__(f"more than {max_bytes / 2**20:g} MiB")
 
 
+class RepliesTooLarge(ContentError):
+    """The replies of all requests together are more than this process may hold."""
+
+    def __init__(self) -> None:
+        super().__init__(too_much())
+
+
 class TruncatedContent(ContentError):
     """The body arrived whole, and what was packed in it is cut off."""
 
@@ -54,6 +63,9 @@ class Response(NamedTuple):
     status: int
     headers: Mapping[bytes, bytes]
     body: bytes
+    held: HeldBytes | None = (
+        None  # what a large body takes of the budget, for as long as the response is there
+    )
 
     def header(self, name: str) -> str | None:
         """The value of a header; `name` is in lower case."""

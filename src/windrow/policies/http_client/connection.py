@@ -15,12 +15,14 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from windrow.policies.http_client.base import (
     HttpError,
     ProtocolError,
+    RepliesTooLarge,
     Response,
     ResponseTooLarge,
     StaleConnectionError,
     TruncatedContent,
 )
 from windrow.policies.http_client.decoding import ContentDecoder, content_decoder
+from windrow.util.byte_budget import FREE_BYTES, REPLIES, HeldBytes
 
 MAX_HEAD_BYTES = 64 << 10  # of a head or of trailers, and of all else that is not the body
 
@@ -31,10 +33,12 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_closed",
+        "_covered_bytes",
         "_decoder",
         "_head",
         "_headers",
         "_heard_bytes",
+        "_held",
         "_keep_alive",
         "_max_body_bytes",
         "_on_closed",
@@ -70,6 +74,10 @@ class Connection(asyncio.Protocol):
         self._silent_bytes = 0  # since the last of its body
         self._body: bytes | bytearray = b""
         self._decoder: ContentDecoder | None = None
+        self._held: HeldBytes | None = None
+        self._covered_bytes = min(
+            FREE_BYTES, self._max_body_bytes
+        )  # how long the body may be without a closer look
 
     def request(self, data: bytes, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Response]:
         """Send a whole request. The response follows, or HttpError. Whoever stops waiting must `abort`."""
@@ -98,6 +106,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._closed = True
+        self._body, self._held = b"", None
         if self._transport is not None:
             self._transport.abort()
 
@@ -171,14 +180,25 @@ class Connection(asyncio.Protocol):
         if self._decoder is not None:
             part = self._decoder.decode(part)
         body = self._body
-        if len(body) + len(part) > self._max_body_bytes:
-            raise ResponseTooLarge(self._max_body_bytes)
+        size = len(body) + len(part)
+        if size > self._covered_bytes:
+            self._cover(size)
         if not body:
             self._body = part
         elif isinstance(body, bytearray):
             body += part  # not a list of parts: a server may send two bytes at a time
         else:
             self._body = bytearray(body + part)
+
+    def _cover(self, size: int) -> None:
+        """Let the body become this long, or end the response."""
+        if size > self._max_body_bytes:
+            raise ResponseTooLarge(self._max_body_bytes)
+        if self._held is None:
+            self._held = HeldBytes(REPLIES)
+        if not self._held.cover(size):
+            raise RepliesTooLarge
+        self._covered_bytes = min(self._held.covered_bytes, self._max_body_bytes)
 
     def on_message_complete(self) -> None:
         if self._status >= 200:
@@ -193,7 +213,7 @@ class Connection(asyncio.Protocol):
             return
         pending, self._pending = self._pending, None
         assert pending is not None
-        response = Response(self._status, self._headers, bytes(self._body))
+        response = Response(self._status, self._headers, bytes(self._body), self._held)
         self._reused = True
         self._expect_response()
         if not pending.done():

@@ -9,6 +9,7 @@ from windrow.policies.http_client.base import (
     CertificateError,
     ConnectError,
     HttpError,
+    RepliesTooLarge,
     Response,
     ResponseTooLarge,
     TlsError,
@@ -19,6 +20,7 @@ from windrow.policies.http_client.proxies import Proxy
 from windrow.policies.http_client.requests import header_lines
 from windrow.policies.http_client.tls import tls_context
 from windrow.policies.lazy_aiohttp import aiohttp
+from windrow.util.byte_budget import REPLIES, HeldBytes
 
 
 class ProxiedClient:
@@ -69,7 +71,8 @@ class ProxiedClient:
                     name.lower().encode(): value.encode("latin-1", "replace")
                     for name, value in response.headers.items()
                 }
-                return Response(response.status, headers, await self._read(response, headers))
+                held = HeldBytes(REPLIES)
+                return Response(response.status, headers, await self._read(response, headers, held), held)
         except aiohttp.ClientConnectorCertificateError as problem:
             raise CertificateError(str(problem.certificate_error)) from None
         except aiohttp.ClientSSLError as problem:
@@ -89,7 +92,9 @@ class ProxiedClient:
         except (aiohttp.ClientError, OSError, ValueError) as problem:
             raise HttpError(str(problem) or type(problem).__name__) from None
 
-    async def _read(self, response: aiohttp.ClientResponse, headers: dict[bytes, bytes]) -> bytes:
+    async def _read(
+        self, response: aiohttp.ClientResponse, headers: dict[bytes, bytes], held: HeldBytes
+    ) -> bytes:
         """The body, unpacked; one that is too long is not read to its end."""
         limit = self._max_body_bytes
         if (response.content_length or 0) > limit:
@@ -100,6 +105,8 @@ class ProxiedClient:
             body += part if decoder is None else decoder.decode(part)
             if len(body) > limit:
                 raise ResponseTooLarge(limit)
+            if not held.cover(len(body)):
+                raise RepliesTooLarge
         if decoder is not None and not decoder.finished:
             raise TruncatedContent
         return bytes(body)

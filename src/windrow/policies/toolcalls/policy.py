@@ -27,6 +27,7 @@ class TextToolPolicy(Policy):
         self.name = policy.name
         self.model = policy.model
         self.accepts = policy.accepts
+        self.own_fields = policy.own_fields
         self.default_sampling: Mapping[str, Json] = policy.default_sampling
         self.default_concurrency = policy.default_concurrency
         self.default_capture = policy.default_capture

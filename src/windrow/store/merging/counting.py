@@ -8,14 +8,16 @@ from typing import Protocol
 
 import msgspec
 
-from windrow.errors import WindrowError
+from windrow.errors import UsageError, WindrowError
 from windrow.records import OPPONENT
-from windrow.store.manifest import Manifest, write_manifest
+from windrow.store.manifest import MANIFEST, Manifest, write_manifest
 from windrow.store.reader import RunReader
 from windrow.store.resume import ResumeState
 from windrow.store.task_file import TASKS, KnownTasks
 from windrow.tasks.plan import Plan
 from windrow.util.disk import Disk
+
+MOST_SLOTS = 1 << 32
 
 Warn = Callable[[str], None]
 
@@ -45,13 +47,14 @@ def write_counts(
     measurer: Measurer,
     agents: Set[str],
     matches: bool,
+    sign: Callable[[Manifest], Manifest],
     warn: Warn,
 ) -> Manifest:
     """Measure the logs in `folder`, write run.json there, and return the manifest with its counts.
 
     `agents` are those that have played in the run.
     """
-    write_manifest(folder, manifest, disk)
+    write_manifest(folder, sign(manifest), disk)
     ledger = _resume_state(folder, manifest, graded=False).ledger
     counts = {
         "planned": ledger.size,
@@ -63,13 +66,13 @@ def write_counts(
     # With several agents, or in matches, nobody knows which agent a planned rollout belongs to.
     planned = {players[0]: ledger.size} if len(players) == 1 and not matches else {}
     manifest = msgspec.structs.replace(manifest, counts=counts, agents=planned)
-    write_manifest(folder, manifest, disk)
+    write_manifest(folder, sign(manifest), disk)
     try:
         ungraded = measurer.measure(folder, disk, warn)
     except WindrowError as problem:
         warn(f"no metrics.json: {problem}")
         ungraded = _resume_state(folder, manifest, graded=True).ungraded_count
-    manifest = msgspec.structs.replace(manifest, counts={**counts, "ungraded": ungraded})
+    manifest = sign(msgspec.structs.replace(manifest, counts={**counts, "ungraded": ungraded}))
     write_manifest(folder, manifest, disk)
     return manifest
 
@@ -77,9 +80,16 @@ def write_counts(
 def _resume_state(folder: Path, manifest: Manifest, *, graded: bool) -> ResumeState:
     """The resume state of all tasks in the run. With `graded` it also counts missing verdicts, which takes longer."""
     tasks = KnownTasks(folder / TASKS)
+    samples = manifest.config.get("samples", 1)
+    if len(tasks) * samples > MOST_SLOTS:
+        tasks.close()
+        raise UsageError(
+            f"config.samples in {MANIFEST} of one of the runs is {samples:,}: more than can be planned. Correct it, or leave that run "
+            f"out"
+        )
     plan = Plan(
         tasks,
-        samples=manifest.config.get("samples", 1),
+        samples=samples,
         pass_=manifest.config.get("pass", 0),
         behaviour=manifest.behaviour.hash,
         split=manifest.split,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from windrow.records import AttemptId
+from windrow.records import AttemptId, Lamport
 from windrow.store.judgements import decode_judge_reply
 from windrow.store.line_heads import NOT_A_LINE, MemberHead, check, decode_member, follows, is_last_seat
 from windrow.store.manifest import Manifest, generations_of
 from windrow.store.merging.conflicts import Conflict, decode_conflict
 from windrow.store.merging.inputs import Input, InputLine, OpenFiles, Segment, lines_of
-from windrow.store.merging.versions import ASIDE, NOT_WHOLE, UNGROUNDED, ByteRange, Versions, hashed
+from windrow.store.merging.versions import ASIDE, NOT_WHOLE, NUMBERED, UNGROUNDED, ByteRange, Versions, hashed
 from windrow.store.task_file import decode_known
 from windrow.util.hash_index import HashIndex
 
@@ -26,6 +26,7 @@ REPORT_BYTES = 1 << 18
 _ROLLOUT_ORDER = struct.Struct(">Q8sII")
 _GRADING_ORDER = struct.Struct(">H?H19x")
 _TASK_ORDER = struct.Struct(">Q16s")
+_NUMBER, _TIME = struct.Struct(">Q"), struct.Struct(">d")
 
 
 class UnreadableLine(msgspec.Struct, frozen=True):
@@ -46,6 +47,7 @@ class _GradingHead(msgspec.Struct, gc=False):
     generation: int
     error: msgspec.Raw = msgspec.Raw(b"null")
     graded_at: float = 0.0
+    lamport: Lamport = 0
 
 
 class _Unit(msgspec.Struct):
@@ -220,7 +222,7 @@ class Scan:
         return self.rollouts.add(
             key=key,
             sort_key=bytes((not ended, not done)) if _is_whole(heads) else NOT_WHOLE,
-            digest=hashed(*texts),
+            lines=texts,
             order=_ROLLOUT_ORDER.pack(
                 first.task.index, first.group.encode()[:8], min(first.sample, MOST), min(first.attempt, MOST)
             ),
@@ -233,11 +235,10 @@ class Scan:
         head = _decode_grading(text)
         scorer_order = self._scorers.get((head.fingerprint, head.generation), {})
         together = any(id != head.unit for id, _ in head.members)
-        latest_first = bytes(255 - byte for byte in struct.pack(">d", max(0.0, head.graded_at)))
         number = self.scores.add(
             key=hashed(msgspec.json.encode((head.members, head.scorer, head.fingerprint, head.generation))),
-            sort_key=bytes([bytes(head.error) != b"null"]) + latest_first,
-            digest=hashed(text),
+            sort_key=_latest_first(head),
+            lines=[text],
             order=_GRADING_ORDER.pack(
                 max(0, min(head.generation, 0xFFFF)), together, scorer_order.get(head.scorer, 0xFFFF)
             ),
@@ -259,7 +260,7 @@ class Scan:
         self.judgements.add(
             key=key,
             sort_key=b"",
-            digest=hashed(text),
+            lines=[text],
             order=key + bytes(8),
             flags=flags,
             run=run,
@@ -275,12 +276,25 @@ class Scan:
         self.tasks.add(
             key=key,
             sort_key=b"\0" + index.to_bytes(8, "big"),
-            digest=hashed(text),
+            lines=[text],
             order=_TASK_ORDER.pack(index, key),
             flags=flags,
             run=run,
             byte_range=byte_range,
         )
+
+
+def _latest_first(head: _GradingHead) -> bytes:
+    """The sort key of a verdict: by Lamport number, of the same number one without an error; then verdicts of older
+    versions, those without an error first, by time."""
+    failed = bytes(head.error) != b"null"
+    if head.lamport:
+        return bytes([NUMBERED]) + _inverted(_NUMBER.pack(head.lamport << 1 | (not failed)))
+    return bytes([NUMBERED + 1 + failed]) + _inverted(_TIME.pack(max(0.0, head.graded_at)))
+
+
+def _inverted(data: bytes) -> bytes:
+    return bytes(255 - byte for byte in data)
 
 
 def _is_whole(heads: list[MemberHead]) -> bool:

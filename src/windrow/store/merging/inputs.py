@@ -11,15 +11,16 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.store.line_heads import NOT_A_LINE, whole_episodes
-from windrow.store.lock import holder_of
+from windrow.store.lock import holder_of, lock_files
 from windrow.store.log import whole_bytes
 from windrow.store.manifest import Manifest, read_manifest
 from windrow.store.merging.conflicts import CONFLICTS, decode_conflict
-from windrow.store.merging.versions import ByteRange, hashed
+from windrow.store.merging.versions import ByteRange, digest_of
 from windrow.store.reader import READ_BYTES
 from windrow.store.segments import segments
+from windrow.store.signing import is_own, signed_tasks, tasks_digest
 from windrow.store.task_file import TASKS
-from windrow.util.directory_swap import is_unfinished
+from windrow.util.directory_swap import standing
 
 MOST_OPEN = 100
 BLANK = b" \t\r\n"
@@ -49,13 +50,11 @@ class Input:
         """`is_target`: the run that is merged into, which this process has locked."""
         if not path.is_dir():
             raise UsageError(f"{path} is not a run directory")
-        if is_unfinished(path):
-            raise UsageError(
-                f"{path}: a merge into it was cut short; finish it with: windrow merge {path} -o {path}"
-            )
         self.path = path
         self.is_target = is_target
-        self.manifest: Manifest = read_manifest(path)
+        self._folder = standing(path)
+        self.manifest: Manifest = read_manifest(self._folder)
+        self.is_own = is_own(self._folder, self.manifest)
         self.holder = None if is_target else _holder(path)
         # A verdict is written after its rollout, and a rollout after its task: measured first, each finds its object.
         self.scores = self._measured("scores")
@@ -65,16 +64,21 @@ class Input:
         self.tasks = self._measured(TASKS.removesuffix(".jsonl"))
 
     @property
+    def has_own_tasks(self) -> bool:
+        """Whether this user's commands wrote every row in tasks.jsonl."""
+        return self.is_own and signed_tasks(self.manifest) == tasks_digest(self._folder)
+
+    @property
     def segments(self) -> list[Segment]:
         return [*self.rollouts, *self.tasks, *self.judgements, *self.scores, *self.conflicts]
 
     def _measured(self, name: str, whole: Callable[[int], int] = whole_bytes) -> list[Segment]:
         measured = []
-        for segment in segments(self.path, name):
-            with (self.path / segment).open("rb") as file:
+        for segment in segments(self._folder, name):
+            with (self._folder / segment).open("rb") as file:
                 size = whole(file.fileno())
                 tail = os.fstat(file.fileno()).st_size - size
-            measured.append(Segment(self.path / segment, size, tail))
+            measured.append(Segment(self._folder / segment, size, tail))
         return measured
 
 
@@ -117,7 +121,7 @@ class OpenFiles:
             lines = _texts(path, data)
         except NOT_A_LINE:
             lines = []
-        if hashed(*lines) != digest:
+        if digest_of(lines) != digest:
             raise StoreError(f"{path} was changed while it was merged; merge again")
         return lines
 
@@ -140,4 +144,4 @@ def _texts(path: Path, data: bytes) -> list[bytes]:
 
 def _holder(path: Path) -> str | None:
     """The process that is writing the run, or None."""
-    return next((holder for file in sorted(path.glob("lock*")) if (holder := holder_of(file))), None)
+    return next((holder for file in lock_files(path) if (holder := holder_of(file))), None)

@@ -13,7 +13,7 @@ import msgspec
 
 from windrow.errors import StoreError, UsageError
 from windrow.store.log import torn_name
-from windrow.store.manifest import MANIFEST
+from windrow.store.manifest import MANIFEST, Manifest, is_run
 from windrow.store.merging.blobs import copy_blobs
 from windrow.store.merging.counting import Measurer, Warn, write_counts
 from windrow.store.merging.input_scan import Scan, UnreadableLine
@@ -21,8 +21,9 @@ from windrow.store.merging.inputs import Input, OpenFiles, Segment
 from windrow.store.merging.manifests import joined, missing_ranks, notes
 from windrow.store.merging.writing import MOST_EXAMPLES, WRITE_BYTES, MergedWriter
 from windrow.store.run_directory import RunDirectory
-from windrow.util.directory_swap import DirectorySwap, is_unfinished
-from windrow.util.disk import Disk
+from windrow.store.signing import signed, tasks_digest, unsigned
+from windrow.util.directory_swap import DirectorySwap
+from windrow.util.disk import Disk, is_private
 
 
 class MergeProgress(msgspec.Struct):
@@ -98,9 +99,10 @@ def _merge(
     others = [Input(path) for path in paths if path.resolve() != out.resolve()]
     if others:
         joined([(input.path, input.manifest) for input in others])  # refuse before anything is created
-    elif not (out / MANIFEST).exists() and not is_unfinished(out):
+    elif not is_run(out):
         raise UsageError(f"{out} is not a run: it has no {MANIFEST}")
-    directory = RunDirectory(out, lock=lock, disk=disk)
+    shared = not any(is_private(input.path) for input in others)  # as private as the most private of them
+    directory = RunDirectory(out, lock=lock, shared=shared, disk=disk)
     try:
         target = [Input(out, is_target=True)] if directory.manifest is not None else []
         return _Merge(directory, [*target, *others], measurer, on_progress, warn).run()
@@ -150,6 +152,7 @@ class _Merge:
                 measurer=self._measurer,
                 agents=self._scan.agents,
                 matches=self._scan.seats,
+                sign=self._signer(swap.folder),
                 warn=self._warn,
             )
             self._copy_blobs()
@@ -177,6 +180,14 @@ class _Merge:
         )
 
     # -- the rest of the run
+
+    def _signer(self, folder: Path) -> Callable[[Manifest], Manifest]:
+        """Signs the new run.json if every input is this user's, so that no merge makes a foreign run one's own."""
+        if not all(input.is_own for input in self._inputs):
+            return unsigned
+        own_rows = all(input.has_own_tasks for input in self._inputs)
+        tasks = tasks_digest(folder) if own_rows else None
+        return lambda manifest: signed(manifest, tasks)
 
     def _copy_blobs(self) -> None:
         """Copy the blobs before the lines that name them are in place."""

@@ -8,28 +8,40 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import msgspec
+
+from windrow.store.line_checksums import without_checksum
 
 HASH_BYTES = 16
 ORDER_BYTES = 24
 SUPERSEDED = 1  # a later verdict replaced this one
 UNGROUNDED = 2  # the verdict is about an attempt that is not in the merged log
 ASIDE = 4  # the line was in conflicts.jsonl
+BARE = 8  # the line has no checksum; one with the same content and a checksum is taken instead
+NUMBERED = (
+    1  # how the sort key of a verdict with a Lamport number begins; those of the others begin with more
+)
 NOT_WHOLE = b"\xff"  # how the sort key of an episode that lacks seats begins
 
 # Both sort as what they hold does. They end with a place: the file, by number; where the line begins; its length.
 _ENTRY = struct.Struct(f">{HASH_BYTES}s9s{HASH_BYTES}s{ORDER_BYTES}sBHIHQQ")
 _OUTPUT = struct.Struct(f">{ORDER_BYTES}s{HASH_BYTES}s?{HASH_BYTES}sIHQQ")
 _KEY = itemgetter(0)  # of an entry
+_PLACE = attrgetter("number")  # of a version: versions are numbered as they were read
 
 
 def hashed(*parts: bytes) -> bytes:
     """A hash that is the same in every process."""
     return hashlib.blake2b(b"\0".join(parts), digest_size=HASH_BYTES).digest()
+
+
+def digest_of(lines: Sequence[bytes]) -> bytes:
+    """The digest of a line, or of the lines of an episode. Their checksums do not count: lines of older versions have none."""
+    return hashed(*map(without_checksum, lines))
 
 
 class ByteRange(msgspec.Struct, frozen=True, gc=False):
@@ -91,19 +103,21 @@ class Versions:
         *,
         key: bytes,
         sort_key: bytes,
-        digest: bytes,
+        lines: Sequence[bytes],
         order: bytes,
         flags: int,
         run: int,
         byte_range: ByteRange,
     ) -> int:
-        """Add a version and return its number."""
+        """Add a version, which has these lines, and return its number."""
         number = self.count
         self.count += 1
+        if any(without_checksum(line) is line for line in lines):
+            flags |= BARE
         self._buckets[key[0]] += _ENTRY.pack(
             key,
             sort_key,
-            digest,
+            digest_of(lines),
             order,
             flags,
             run,
@@ -144,6 +158,11 @@ def keep_last(versions: list[Version]) -> Resolution:
     return Resolution([*before, living[0]], [(version, 0) for version in living[1:]])
 
 
+def _number_of(version: Version) -> int:
+    """The Lamport number of a verdict that has one."""
+    return (2**64 - 1 - int.from_bytes(version.sort_key[1:9], "big")) >> 1
+
+
 def _superseded(versions: Iterable[Version]) -> set[bytes]:
     digests = {version.digest for version in versions if version.flags & SUPERSEDED}
     by_run: dict[int, list[Version]] = {}
@@ -151,9 +170,21 @@ def _superseded(versions: Iterable[Version]) -> set[bytes]:
         if not version.flags & ASIDE:
             by_run.setdefault(version.run, []).append(version)
     for of_run in by_run.values():
-        last = max(of_run, key=lambda version: version.number)
+        last = _last_in_run(of_run)
         digests |= {version.digest for version in of_run if version.digest != last.digest}
     return digests
+
+
+def _last_in_run(versions: list[Version]) -> Version:
+    """The version that counts in its run, as the readers of a run decide (`store/gradings.py`)."""
+    numbered = [version for version in versions if version.sort_key[:1] == bytes([NUMBERED])]
+    if numbered:
+        # The bit that puts a failed verdict last is not theirs.
+        highest = max(_number_of(version) for version in numbered)
+        return max((v for v in numbered if _number_of(v) == highest), key=_PLACE)
+    if len({version.byte_range.file for version in versions}) == 1:
+        return max(versions, key=_PLACE)
+    return min(versions, key=lambda version: (version.sort_key[1:], -version.number))
 
 
 def _distinct(versions: Iterable[Version]) -> list[Version]:
