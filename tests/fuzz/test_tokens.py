@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_a_line_of_any_tokens_is_verified_and_reported_or_left_out(line: bytes, 
             if rollout.capture == "tokens" and not wrong:
                 assert verdict is not None
                 training_sequences(rollout)
-            with contextlib.redirect_stdout(None), contextlib.redirect_stderr(_Quiet()):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(_Quiet()):
                 assert main(["tokens", str(run), rollout.id, "--json"]) in (0, 1, 2)
 
 

@@ -31,6 +31,8 @@ LOGS = ("rollouts", "scores", "judgements", "tasks", "conflicts")
 MEASURED = ("graded_at", "seconds", "started_at", "timing", "tools_seconds", "first_token_s", "created_at")
 # What the store has added to lines since the golden runs were made.
 ADDED = ("crc32", "lamport")
+# The settings that there are since then.
+ADDED_SETTINGS = ("isolate", "max_row_mb", "replies_in_flight_mb")
 
 EXPORTS = {
     "sft": "--to sft -o sft.jsonl",
@@ -225,6 +227,7 @@ def logs(run: Path) -> dict[str, bytes]:
 def manifest(run: Path) -> Any:
     """run.json, without which Windrow wrote it last, with what, and whose key signed it."""
     told = json.loads((run / "run.json").read_bytes())
+    told["config"] = _without(ADDED_SETTINGS, told["config"])
     return {key: value for key, value in told.items() if key not in ("windrow", "versions", "signature")}
 
 
@@ -286,10 +289,14 @@ def _listed(rollout: Any) -> list[Any]:
 
 def _unmeasured(value: Any) -> Any:
     """Without what differs each time, and what was added."""
+    return _without((*MEASURED, *ADDED), value)
+
+
+def _without(keys: tuple[str, ...], value: Any) -> Any:
+    """Without these keys, however deep they are."""
     if isinstance(value, dict):
-        left_out = (*MEASURED, *ADDED)
-        return {key: _unmeasured(inner) for key, inner in value.items() if key not in left_out}
-    return [_unmeasured(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _without(keys, inner) for key, inner in value.items() if key not in keys}
+    return [_without(keys, inner) for inner in value] if isinstance(value, list) else value
 
 
 def _content(file: Path) -> Any:

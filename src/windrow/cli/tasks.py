@@ -12,7 +12,7 @@ from windrow.collecting.resolve import resolve
 from windrow.config import load_config
 from windrow.engine.components import Overrides
 from windrow.policies import Policy
-from windrow.policies.base import ANY_SAMPLING
+from windrow.policies.base import ANY_SAMPLING, OWN_FIELDS
 from windrow.tasks.loaders import describe_sources
 from windrow.tasks.mapping import MAP_HELP
 from windrow.tasks.row_problems import list_problems
@@ -40,6 +40,7 @@ class _AnyPolicy(Policy):
     """Stands for a policy that is not known yet: it takes whatever a row asks for."""
 
     accepts = ANY_SAMPLING
+    own_fields = OWN_FIELDS
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,12 +21,13 @@ from windrow.cli.main import main
 SOURCE = Path(output.__file__).parents[1]
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\x7f\u202eevil\udc80"
-# Each with its reason: the display draws with rich, JSON lines go to a descriptor, the supervisor has a process of its own.
+# Each with its reason: the display draws with rich, JSON lines go to a descriptor, supervisors have processes of their own.
 OWN_WAYS = {
     "cli/output.py": {"write", "buffer"},
     "cli/streams.py": {"buffer"},
     "cli/live_display.py": {"Console"},
     "services/supervisor.py": {"os.write"},
+    "tools/mcp_supervisor.py": {"os.write"},
 }
 
 

@@ -435,7 +435,7 @@ async def test_a_disk_that_takes_no_more_stops_the_run_with_what_was_collected_s
             assert rollout.id not in yielded
             yielded.append(rollout.id)
 
-    with files_up_to(40_000), pytest.raises(StoreError, match=r"cannot write .*rollouts\.jsonl"):
+    with files_up_to(60_000), pytest.raises(StoreError, match=r"cannot write .*rollouts\.jsonl"):
         await consume()
     assert 0 < len(yielded) < 200
     assert set(yielded) <= set(in_log(tmp_path / "run"))
