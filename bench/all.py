@@ -33,6 +33,7 @@ from scenarios import (
     threads,
     tokens,
     turns,
+    verdicts,
     web,
     workers,
 )
@@ -46,6 +47,7 @@ SCENARIOS: dict[str, Scenario] = {
     "memory": memory,
     "reading": reading,
     "regrading": regrading,
+    "verdicts": verdicts,
     "startup": startup,
     "workers": workers,
     "capture": capture,
