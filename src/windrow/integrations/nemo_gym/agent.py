@@ -26,19 +26,23 @@ from windrow.integrations.nemo_gym.rows import (
     ROLLOUT_INDEX,
     TASK_INDEX,
     agent_of,
+    check_overrides,
     has_input,
     params_of,
+    with_overrides,
     with_sampling,
 )
 from windrow.records import Json, Message
 
 EPISODE_TIMEOUT_S = 3600.0
 ANSWERED = ("response", "reward", "error")  # of a row that is one of their results, sent again
-_KNOWN = ("head", "agent")
+_KNOWN = ("head", "agent", PARAMS)
 
 
 class NemoGymAgent(Agent):
-    """`head` is the address of the head server, `agent` plays rows without an `agent_ref` of their own."""
+    """`head` is the address of the head server, `agent` plays rows without an `agent_ref` of their own, and
+    `responses_create_params` are laid over those of each row.
+    """
 
     name = NAME
     version = 1
@@ -58,7 +62,9 @@ class NemoGymAgent(Agent):
                 raise ValueError(
                     f"{NAME!r} has no setting {key!r}{nearest(key, _KNOWN)} (known: {', '.join(_KNOWN)})"
                 )
-            if not isinstance(value, str) or not value:
+            if key == PARAMS:
+                check_overrides(value)
+            elif not isinstance(value, str) or not value:
                 raise ValueError(f"{key} must be a text, found {value!r:.80}")
         check_address(settings.get("head"), f"--agent {NAME}:http://HOST:PORT")
 
@@ -95,6 +101,7 @@ class NemoGymAgent(Agent):
         name = self.called(self.settings, row)
         assert name is not None, "check_row() has seen to it"
         sent = sent_row(row, name, dispatch, task.index, session.messages)
+        sent[PARAMS] = with_overrides(sent[PARAMS], self.settings.get(PARAMS, {}))
         asked = self._servers.asked
 
         async def send() -> dict[str, Json]:
