@@ -350,6 +350,38 @@ async def test_a_connection_that_nobody_takes_is_tried_again_and_then_given_up(
     assert server.requests["/server_instances"] - before == 3  # at the start, and before each new try
 
 
+async def test_a_dead_agent_is_noticed_once_and_waited_for_by_all_its_rows(gym: Callable[..., Gym]) -> None:
+    server = gym({"math": right, "code": right})
+    server.stop("math")
+    warnings: list[str] = []
+    rows = [*(row(f"m{n}") for n in range(100)), row("c", "code")]
+    options: dict[str, Any] = {"call_retries": 1000, "sets": ["policy.backoff_s=0.01"], "retries": 0}
+    task = asyncio.create_task(
+        played(server, rows, concurrency="unlimited", on_warning=warnings.append, **options)
+    )
+    asked = server.requests["/server_instances"]
+    await until(lambda: server.requests["/server_instances"] > asked + 3 and server.rows_of("code") != [])
+    assert [text for text in warnings if "takes no connection" in text] == warnings != []
+    assert len(warnings) == 1
+    await asyncio.to_thread(server.start, "math")
+    rollouts = await task
+    assert {(one.status, one.attempt) for one in rollouts} == {("completed", 1)}
+    assert len(server.rows_of("math")) == 100
+    assert warnings[1:] == ["agent 'math' takes connections again"]
+
+
+async def test_an_agent_that_stays_dead_is_not_tried_for_each_of_its_rows(gym: Callable[..., Gym]) -> None:
+    server = gym({"math": right, "code": right})
+    server.stop("math")
+    rows = [*(row(f"m{n}") for n in range(100)), row("c", "code")]
+    asked = server.requests["/server_instances"]
+    rollouts = await played(server, rows, call_retries=2, retries=0, concurrency="unlimited")
+    assert server.requests["/server_instances"] - asked == 3  # at the start, and before each new try
+    failed = [error_of(one).kind for one in rollouts if one.status == "failed"]
+    assert failed == ["not_connected"] * 100
+    assert server.requests["/run"] == 1
+
+
 # -- what is written down
 
 

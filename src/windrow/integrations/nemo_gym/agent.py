@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 from windrow.agents import Agent, Dispatch, Session
 from windrow.config import nearest
 from windrow.errors import EndpointError, InfraError
-from windrow.integrations.nemo_gym.client import Caller, Servers, connected
+from windrow.integrations.nemo_gym.client import Caller, Servers
 from windrow.integrations.nemo_gym.env import NAME
 from windrow.integrations.nemo_gym.episodes import played_of
 from windrow.integrations.nemo_gym.items import given_content
+from windrow.integrations.nemo_gym.outages import Outages
 from windrow.integrations.nemo_gym.rows import (
     AGENT,
     ATTEMPT_INDEX,
@@ -86,6 +87,7 @@ class NemoGymAgent(Agent):
     async def open(self, notify: Callable[[str], None]) -> None:
         await self._servers.learn()
         await self._caller.open()
+        self._outages = Outages(self._caller, notify)
         if "agent" in self.settings:
             try:
                 self._servers.agent(self.settings["agent"])
@@ -114,8 +116,13 @@ class NemoGymAgent(Agent):
 
         if not self._servers.knows(name):
             await refused()
-        answer = await connected(
-            send, retries=dispatch.retries, backoff_s=dispatch.backoff_s, refused=refused
+        answer = await self._outages.reached(
+            name,
+            lambda: self._servers.agent(name).url,
+            send,
+            retries=dispatch.retries,
+            backoff_s=dispatch.backoff_s,
+            refused=refused,
         )
         session.record(played_of(answer, task, session.messages, agent=name))
 

@@ -271,4 +271,5 @@ ROW_FORMAT = RowFormat(
     with_agent=with_agent,
     sampling_of=sampling_of,
     unheeded=unheeded,
+    merges_repeats=True,
 )
