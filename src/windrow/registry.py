@@ -49,6 +49,9 @@ class Integration(NamedTuple):
     agent_addresses: Targets = _NOTHING  # functions: the settings that `--agent NAME:ADDRESS` means
     scorer_addresses: Targets = _NOTHING  # functions: the settings that `--scorer NAME:ADDRESS` means
     agent_envs: Targets = _NOTHING  # by agent: the one environment that it plays in
+    config_formats: Targets = (
+        _NOTHING  # functions (mapping, path): our settings, or None for a file not of theirs
+    )
     extras: Mapping[str, tuple[str, ...]] = {}  # by extra: the distributions that it installs
 
 

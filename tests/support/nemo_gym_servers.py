@@ -18,6 +18,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -154,6 +155,10 @@ class Gym:
 
     def rows_of(self, agent: str) -> list[Row]:
         return [row for name, row in self.rows if name == agent]
+
+    def use_threads(self, pool: ThreadPoolExecutor) -> None:
+        """Let the functions of the test run in these threads: all at a time, where they wait for each other."""
+        self._loop.call_soon_threadsafe(self._loop.set_default_executor, pool)
 
     def start(self, name: str, port: int = 0) -> None:
         """Start one of the servers, also again, at a port of its own."""

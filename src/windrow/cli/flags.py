@@ -182,9 +182,9 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--concurrency",
-        type=_number_or_auto,
+        type=_concurrency,
         metavar="N",
-        help="episodes at a time (64; local: 16), or auto: as many as the endpoint bears",
+        help="episodes at a time (64; local: 16), auto: as many as the endpoint bears, or unlimited",
     )
     group.add_argument(
         "--env-concurrency", action="append", metavar="NAME=N", help="of one environment; repeats"
@@ -267,5 +267,5 @@ def add_judge_arguments(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _number_or_auto(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+def _concurrency(text: str) -> int | str:
+    return text if text in ("auto", "unlimited") else int(text)

@@ -15,6 +15,7 @@ from typing import Any, Literal, overload
 from windrow.agents import Agent, AgentFunction
 from windrow.collecting.collection import Collection
 from windrow.collecting.events import Event, GroupReady, RolloutReady
+from windrow.collecting.given_rows import GivenRows
 from windrow.collecting.iteration import Collected
 from windrow.collecting.opening import open_collection
 from windrow.collecting.resolve import ResolvedRun, resolve
@@ -103,8 +104,8 @@ def collect(
 async def run_examples(
     rows: Sequence[Row],
     *,
-    env: str | type[BaseEnv],
-    policy: Policy,
+    env: str | type[BaseEnv] | None = None,
+    policy: Policy | None = None,
     agent: str | type[Agent] | AgentFunction | None = None,
     semaphore: asyncio.Semaphore | None = None,
     store: str | Path | None = None,
@@ -112,7 +113,8 @@ async def run_examples(
 ) -> AsyncIterator[tuple[Row, Rollout]]:
     """Run each row and yield (row, its rollout) as they are done, on the same engine as `collect`.
 
-    A failed attempt that is tried again is not given out; the last one is.
+    A failed attempt that is tried again is not given out; the last one is. Rows that number their tasks themselves are
+    one task for each number, with a sample for each row. An agent that plays elsewhere takes no `policy`.
 
     Nothing is written unless `store` names a run directory. Every episode also holds `semaphore`, which the caller may
     share with other work.
@@ -120,7 +122,7 @@ async def run_examples(
     overrides, named = _overrides(rows, policy, env, agent, None)
     if store is not None:
         named["out"] = str(store)
-    by_group: dict[str, Row] = {}
+    by_group: dict[str, list[Row]] = {}
 
     def resolve_run() -> ResolvedRun:
         return resolve(load_config((), {**options, **named}), overrides)
@@ -129,7 +131,8 @@ async def run_examples(
         collection = open_collection(run, stored=store is not None, semaphore=semaphore)
         # A resumed run keeps the task numbers of its first call, so rows are found by those of this call; a rank has its share.
         tasks = collection.resolved.tasks if collection.resolved.rank is None else collection.plan.tasks
-        by_group.update({collection.plan.group(n): rows[tasks.task(n).index] for n in range(len(tasks))})
+        given = GivenRows(rows)
+        by_group.update({collection.plan.group(n): given.of(tasks.task(n)) for n in range(len(tasks))})
         return collection
 
     def item_of(event: Event) -> Rollout | None:
@@ -137,7 +140,8 @@ async def run_examples(
 
     async with aclosing(Collected(resolve_run, open_run, item_of, wanted=RolloutReady)) as collected:
         async for rollout in collected:
-            yield by_group[rollout.group], rollout
+            own = by_group[rollout.group]
+            yield own[min(rollout.sample, len(own) - 1)], rollout
 
 
 def _overrides(

@@ -149,7 +149,8 @@ def _resolve(
     )
     settled, row_notes = settle_config(loaded, rows, survey, components)
     run = divided(settled.run, rank)
-    concurrency = _concurrency(run, components.policy, rank)
+    most_tasks = min(len(survey.source), run.tasks.limit or len(survey.source))
+    concurrency = _concurrency(run, components.policy, rank, slots=most_tasks * run.samples)
     refuse_unusable_settings(settled, run, overrides, components, survey, concurrency=concurrency)
     scorers, scorer_notes = _choose_scorers(run, overrides, components, survey)
     refuse_unusable_scorers(run, components, scorers)
@@ -192,13 +193,15 @@ def _resolve(
     )
 
 
-def _concurrency(run: RunConfig, policy: Policy, rank: Rank | None) -> int:
-    """How many episodes run at a time; with `auto`, how many may run at most.
+def _concurrency(run: RunConfig, policy: Policy, rank: Rank | None, slots: int) -> int:
+    """How many episodes run at a time; with `auto`, how many may run at most; `unlimited` is all `slots`.
 
     Ranks share the number, but not the default of a policy that each rank has for itself.
     """
     if run.concurrency is None and policy.default_concurrency is not None:
         return policy.default_concurrency
+    if run.concurrency == "unlimited":
+        return slots
     total = MOST_EPISODES if run.concurrency == "auto" else run.concurrency or DEFAULT_CONCURRENCY
     return total if rank is None else rank.places(total)
 

@@ -73,6 +73,7 @@ class RowSurvey(msgspec.Struct, frozen=True, kw_only=True):
     unanswered_problems: RowProblems
     repeats: tuple[int, int] | None  # how many rows numbered tasks have, at least and at most
     seeded: bool  # whether rows have the numbers of their rollouts as seeds
+    split_repeats: int  # rows that repeat an earlier one, where their system would make one task of both
     unheeded: frozenset[str]  # parameters that rows ask for and that are not sent to the policy
     allowed: dict[Demand, str]  # what rows demand beside data, the first of it, and what allows it
 
@@ -129,7 +130,8 @@ def survey_rows(
         return checker.survey(source, opened.rows, None)
     source = _scan(loaded, opened, checker, traits)
     findings = checker.findings() if key is not None and not source.invalid else None
-    numbered = opened.rows.repeats or opened.rows.seeded or opened.rows.unheeded
+    split = opened.rows.merged_elsewhere and source.repeated > 0
+    numbered = opened.rows.repeats or opened.rows.seeded or opened.rows.unheeded or split
     index = (
         ScanIndex(key, source, findings)
         if key is not None and findings is not None and not numbered
@@ -154,6 +156,11 @@ def settle_config(
         notes.append(f"rows ask for {asked}, which this policy is not told: its tools are --tool and --mcp")
     if survey.seeded and run.seeds != "sample":
         notes.append("rows have the numbers of their rollouts as seeds; --seeds sample sends them")
+    if survey.split_repeats:
+        notes.append(
+            f"{survey.split_repeats} of the rows repeat an earlier one and are tasks of their own here; where they come "
+            f"from they would be samples of one task: leave them out and give -k"
+        )
     if survey.repeats is not None:
         least, most = survey.repeats
         has = f"from {least} to {most} rows" if least != most else "1 row" if most == 1 else f"{most} rows"
@@ -209,6 +216,7 @@ class _RowChecker:
             unanswered_problems=self.unanswered_problems,
             repeats=rows.repeats,
             seeded=rows.seeded,
+            split_repeats=source.repeated if rows.merged_elsewhere else 0,
             unheeded=frozenset(rows.unheeded),
             allowed=self._allowed,
         )

@@ -16,7 +16,7 @@ from windrow.config.options import OPTIONS, flag, shaped
 from windrow.config.sections import CallConfig, RunConfig, TrustConfig
 from windrow.config.yamltext import NotYaml, yaml_value
 from windrow.errors import UsageError
-from windrow.registry import declared
+from windrow.registry import declared, load
 from windrow.util.spelling import nearest
 
 # msgspec looks at a type when it first converts to it, and crashes the interpreter if two threads do so at once.
@@ -165,6 +165,11 @@ def _read_files(files: Sequence[str | Path], tree: dict[str, Any], origins: dict
         if path.resolve() in within:
             raise UsageError(f"{path}: 'extends' goes round in a circle")
         data, lines = _read_yaml(path)
+        if (foreign := _of_another_system(data, path)) is not None:
+            foreign["datasets"] = [*(tree.get("datasets") or []), *foreign.get("datasets", [])]
+            _merge(tree, foreign)
+            origins.update({place: str(path) for key in foreign for place in _places(key, foreign[key])})
+            return
         bases = data.pop("extends", None) or []
         bases = [bases] if isinstance(bases, str) else bases
         if not (isinstance(bases, list) and all(map(_is_path, bases))):
@@ -182,6 +187,14 @@ def _read_files(files: Sequence[str | Path], tree: dict[str, Any], origins: dict
             raise UsageError(
                 f"{file}: a YAML anchor (&) holds itself, or the file is nested too deeply"
             ) from None
+
+
+def _of_another_system(data: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """What a configuration of another system means here; its data sets join those of the files before it."""
+    if not data.keys() - RunConfig.__struct_fields__:
+        return None
+    meanings = (load("config format", target)(data, path) for target in declared("config_formats").values())
+    return next((meaning for meaning in meanings if meaning is not None), None)
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -50,6 +50,10 @@ class JoinedRows:
         return any(rows.seeded for rows, _, _ in self._sets)
 
     @property
+    def merged_elsewhere(self) -> bool:
+        return any(rows.merged_elsewhere for rows, _, _ in self._sets)
+
+    @property
     def unheeded(self) -> set[str]:
         return {name for rows, _, _ in self._sets for name in rows.unheeded}
 

@@ -19,6 +19,11 @@ class Identities:
         start = position * DIGEST_BYTES
         return self._digests[start : start + DIGEST_BYTES].hex(), self._occurrences.get(position, 0)
 
+    @property
+    def repeated(self) -> int:
+        """Count the tasks that repeat an earlier one."""
+        return len(self._occurrences)
+
     @classmethod
     def restored(cls, digests: bytes, occurrences: dict[int, int]) -> Identities:
         identities = cls()

@@ -69,6 +69,7 @@ class RowFormat(msgspec.Struct, frozen=True, kw_only=True):
     with_agent: Callable[[Fields, str], dict[str, Json]] = _with_agent_field  # unless the row names one
     sampling_of: Callable[[Fields], dict[str, Json]] = lambda row: {}
     unheeded: Callable[[Fields], list[str]] = lambda row: []  # requests that a policy of ours is not told of
+    merges_repeats: bool = False  # whether that system takes rows that are alike for samples of one task
     env_of: Callable[[Fields], str | None] = lambda row: None  # None: any that is opened with messages
     owns_env: Callable[[Fields], bool] = lambda row: False  # whether its field `env` means something else
     limits_of: Callable[[Fields, str | None], dict[str, int]] = lambda row, split: {}  # given the split
@@ -181,6 +182,7 @@ class ForeignRows:
         self._rows = rows
         self.repeats: tuple[int, int] | None = None
         self.seeded = False  # whether rows had the number of their rollout as a seed
+        self.merged_elsewhere = False  # whether the rows' system takes rows that are alike for one task
         self.unheeded: set[str] = set()  # what rows ask for that a policy of ours is not told
 
     @property
@@ -201,6 +203,7 @@ class ForeignRows:
                 yield BadRow(row.where, str(problem))
                 continue
             self.seeded = self.seeded or marks.seeded
+            self.merged_elsewhere = self.merged_elsewhere or row_format.merges_repeats
             self.unheeded.update(row_format.unheeded(content))
             if new:
                 yield Row(row.index if marks.task is None else marks.task, row.where, row.offset, content)

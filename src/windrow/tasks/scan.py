@@ -80,6 +80,11 @@ class Source:
         return self.name if self._source_of is None else self._source_of(self._offsets[position])
 
     @property
+    def repeated(self) -> int:
+        """Count the tasks whose content an earlier one has, too."""
+        return self._identities.repeated
+
+    @property
     def joined(self) -> bool:
         """Return whether the source joins several data sets, or may do so later."""
         return self._source_of is not None

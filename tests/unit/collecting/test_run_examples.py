@@ -10,6 +10,9 @@ import pytest
 
 import windrow
 from tests.support.collect_helpers import answering
+from tests.support.nemo_gym_servers import Gym, prompt_of
+from tests.support.nemo_gym_servers import answer as gym_answer
+from tests.support.nemo_gym_servers import row as gym_row
 from tests.support.scripted_envs import returning, world
 from windrow import Request, Score, Task
 from windrow.errors import UsageError
@@ -151,3 +154,41 @@ async def test_a_row_that_is_tried_again_comes_out_once() -> None:
 
     pairs = await ran(ROWS[:1], policy=CallablePolicy(flaky, name="flaky"))
     assert [(row, rollout.attempt, rollout.status) for row, rollout in pairs] == [(ROWS[0], 2, "completed")]
+
+
+def numbered(task: int, rollout: int | None = None) -> dict[str, Any]:
+    params = {"input": [{"role": "user", "content": f"q{task}"}]}
+    mark = {} if rollout is None else {"_ng_rollout_index": rollout}
+    return {"responses_create_params": params, "answer": "ok", "_ng_task_index": task, **mark}
+
+
+@pytest.mark.parametrize("numbers", [(1, 0), (50, 51, 7)])
+async def test_rows_that_number_their_tasks_come_back_with_their_own_rollouts(empty_folder, numbers) -> None:
+    rows = [numbered(number) for number in numbers]
+    pairs = await ran(rows)
+    assert sorted(id(row) for row, _ in pairs) == sorted(map(id, rows))
+    for row, rollout in pairs:
+        assert (rollout.messages[0].text, rollout.task.index) == (
+            f"q{row['_ng_task_index']}",
+            row["_ng_task_index"],
+        )
+
+
+async def test_each_numbered_rollout_of_a_task_comes_back_as_its_own_row(empty_folder) -> None:
+    rows = [numbered(9, 1), numbered(4, 0), numbered(9, 0), numbered(4, 1)]
+    pairs = await ran(rows)
+    assert sorted(id(row) for row, _ in pairs) == sorted(map(id, rows))
+    assert all(
+        (row["_ng_task_index"], row["_ng_rollout_index"]) == (one.task.index, one.sample)
+        for row, one in pairs
+    )
+
+
+async def test_an_agent_that_plays_elsewhere_needs_neither_policy_nor_env(empty_folder) -> None:
+    rows = [gym_row("b", _ng_task_index=60), gym_row("a", _ng_task_index=3)]
+    with Gym({"math": lambda sent, n: gym_answer(sent, prompt_of(sent))}) as gym:
+        pairs = [pair async for pair in windrow.run_examples(rows, agent=f"nemo-gym:{gym.head}")]
+    assert sorted((prompt_of(dict(given)), rollout.reply) for given, rollout in pairs) == [
+        ("a", "a"),
+        ("b", "b"),
+    ]

@@ -363,3 +363,16 @@ def test_seeds_of_theirs_come_back_where_they_were(
     windrow.export("run", to="nemo-gym", out="out/gym.jsonl")
     assert read(Path("out/gym_materialized_inputs.jsonl")) == [seeded(line) for line in inputs()]
     assert by_key(read(Path("out/gym.jsonl")))[0, 1, 0] == seeded(success(0, 1))
+
+
+def test_seeds_that_older_versions_write_among_the_parameters_are_read_as_seeds(tmp_path: Path) -> None:
+    def seeded(line: dict[str, Any]) -> dict[str, Any]:
+        params = {**line["responses_create_params"], "seed": line["_ng_rollout_index"]}
+        return {**line, "responses_create_params": params}
+
+    write_run(tmp_path, [seeded(success(0, 0)), seeded(success(0, 1))])
+    write(tmp_path / "gym_materialized_inputs.jsonl", map(seeded, inputs()))
+    assert imported("--quiet") == 0
+    assert sorted(rollouts()) == [(0, 0, 1), (0, 1, 1)]
+    assert collect() == 0
+    assert len(rollouts()) == 6

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 import windrow
 from tests.support.collect_helpers import answering, collected, until
+from tests.support.command_process import PATIENCE_S
 from tests.support.fake_clock import LIMIT_S, time_passes
 from tests.support.nemo_gym_servers import (
     CUT,
@@ -129,6 +132,70 @@ async def test_the_runs_sampling_and_seeds_are_laid_over_the_rows_parameters(gym
     )
     assert bodies == [{"min_p": 0.1, "top_k": 5, "seed": seed} for seed in (0, 1)]
     assert server.refused == []
+
+
+async def test_any_parameter_of_the_run_reaches_the_field_itself(
+    gym: Callable[..., Gym], tmp_path: Path
+) -> None:
+    server = gym()
+    given = row("a")
+    given["responses_create_params"] |= {
+        "tool_choice": "auto",
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    key = "agent.settings.responses_create_params"
+    params = {"tool_choice": "required", "instructions": "Be brief.", "parallel_tool_calls": False}
+    sets = [f"{key}.{name}={json.dumps(value)}" for name, value in params.items()]
+    sets += [f"{key}.truncation=auto", f"{key}.reasoning.summary=detailed", f"{key}.text.verbosity=low"]
+    run = str(tmp_path / "run")
+    await played(server, [given], sets=sets, out=run)
+    [(_, sent)] = server.rows
+    expected = {
+        **given["responses_create_params"],
+        **params,
+        "truncation": "auto",
+        "reasoning": {"effort": "low", "summary": "detailed"},
+        "text": {"verbosity": "low"},
+    }
+    assert sent["responses_create_params"] == expected
+    windrow.export(run, to="nemo-gym", out=str(tmp_path / "gym.jsonl"))
+    for name in ("gym.jsonl", "gym_materialized_inputs.jsonl"):
+        [line] = map(json.loads, (tmp_path / name).read_text().splitlines())
+        assert line["responses_create_params"] == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("tool_choise=x", "has no parameter 'tool_choise'.*'tool_choice'"),
+        ("temperature=1", "give --temperature"),
+        ("input=x", "is the row's"),
+    ],
+)
+async def test_a_parameter_that_is_none_is_refused_before_anything_is_sent(
+    gym: Callable[..., Gym], setting: str, problem: str
+) -> None:
+    server = gym()
+    with pytest.raises(UsageError, match=problem):
+        await played(server, [row("a")], sets=[f"agent.settings.responses_create_params.{setting}"])
+    assert server.rows == []
+
+
+async def test_all_that_a_row_says_of_its_agent_is_sent_exported_and_aggregated(
+    gym: Callable[..., Gym], tmp_path: Path
+) -> None:
+    server = gym()
+    ref = {"type": "responses_api_agents", "name": "math"}
+    run = str(tmp_path / "run")
+    await played(server, [row("a", agent_ref=ref)], out=run)
+    assert [sent["agent_ref"] for _, sent in server.rows] == [ref]
+    windrow.export(run, to="nemo-gym", out=str(tmp_path / "gym.jsonl"))
+    for name in ("gym.jsonl", "gym_materialized_inputs.jsonl"):
+        [line] = map(json.loads, (tmp_path / name).read_text().splitlines())
+        assert line["agent_ref"] == ref
+    assert await asyncio.to_thread(main, ["stats", run, "--aggregate", f"nemo-gym:{server.head}"]) == 0
+    [(_, [aggregated])] = server.aggregated
+    assert aggregated["agent_ref"] == ref
 
 
 async def test_of_a_result_that_is_sent_again_only_the_row_is_sent(gym: Callable[..., Gym]) -> None:
@@ -281,6 +348,38 @@ async def test_a_connection_that_nobody_takes_is_tried_again_and_then_given_up(
     assert (error.owner, error.kind, error.retryable) == ("infra", "not_connected", True)
     assert by_agent["code"].reward == 1.0
     assert server.requests["/server_instances"] - before == 3  # at the start, and before each new try
+
+
+async def test_a_dead_agent_is_noticed_once_and_waited_for_by_all_its_rows(gym: Callable[..., Gym]) -> None:
+    server = gym({"math": right, "code": right})
+    server.stop("math")
+    warnings: list[str] = []
+    rows = [*(row(f"m{n}") for n in range(100)), row("c", "code")]
+    options: dict[str, Any] = {"call_retries": 1000, "sets": ["policy.backoff_s=0.01"], "retries": 0}
+    task = asyncio.create_task(
+        played(server, rows, concurrency="unlimited", on_warning=warnings.append, **options)
+    )
+    asked = server.requests["/server_instances"]
+    await until(lambda: server.requests["/server_instances"] > asked + 3 and server.rows_of("code") != [])
+    assert [text for text in warnings if "takes no connection" in text] == warnings != []
+    assert len(warnings) == 1
+    await asyncio.to_thread(server.start, "math")
+    rollouts = await task
+    assert {(one.status, one.attempt) for one in rollouts} == {("completed", 1)}
+    assert len(server.rows_of("math")) == 100
+    assert warnings[1:] == ["agent 'math' takes connections again"]
+
+
+async def test_an_agent_that_stays_dead_is_not_tried_for_each_of_its_rows(gym: Callable[..., Gym]) -> None:
+    server = gym({"math": right, "code": right})
+    server.stop("math")
+    rows = [*(row(f"m{n}") for n in range(100)), row("c", "code")]
+    asked = server.requests["/server_instances"]
+    rollouts = await played(server, rows, call_retries=2, retries=0, concurrency="unlimited")
+    assert server.requests["/server_instances"] - asked == 3  # at the start, and before each new try
+    failed = [error_of(one).kind for one in rollouts if one.status == "failed"]
+    assert failed == ["not_connected"] * 100
+    assert server.requests["/run"] == 1
 
 
 # -- what is written down
@@ -531,6 +630,24 @@ async def test_agents_have_limits_and_metrics_of_their_own(gym: Callable[..., Gy
         await played(server, rows, agent_concurrency=["chat=2"])
 
 
+async def test_all_episodes_run_at_a_time_on_request(gym: Callable[..., Gym]) -> None:
+    """Each answer waits until all rows have come; a run of 64 at a time would never end."""
+    everybody = threading.Barrier(70)
+
+    def together(sent: Row, n: int) -> Row:
+        everybody.wait(PATIENCE_S)
+        return right(sent, n)
+
+    server = gym(together)
+    with ThreadPoolExecutor(70) as pool:
+        server.use_threads(pool)
+        rollouts = await played(
+            server, [row(str(n)) for n in range(35)], samples=2, concurrency="unlimited", retries=0
+        )
+    assert (len(rollouts), server.peaks["math"]) == (70, 70)
+    assert {one.status for one in rollouts} == {"completed"}
+
+
 async def test_a_run_goes_on_with_another_head_server_and_plays_nothing_twice(
     gym: Callable[..., Gym], tmp_path: Path
 ) -> None:
@@ -674,6 +791,10 @@ async def test_each_agent_is_asked_for_its_own_metrics_with_one_row_for_a_task_a
         "usage": server.aggregated and rows["code"][0]["response"]["usage"]
     }
     assert "responses_create_params" not in rows["code"][0]
+    assert {name: {one["agent_ref"]["name"] for one in sent} for name, sent in rows.items()} == {
+        "math": {"math"},
+        "code": {"code"},
+    }
 
 
 async def test_a_call_that_is_cancelled_closes_its_connections_and_the_next_one_plays_what_was_cut(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import windrow
 from tests.support.collect_helpers import answering, collected
 from tests.support.model_server import ModelServer, write_jsonl
 from windrow.cli.main import main
@@ -94,6 +95,18 @@ def test_what_a_materialised_file_means_is_said(tmp_path: Path, capsys: pytest.C
         assert "rows ask for tools, which this policy is not told" in said
         assert collect(tasks, server, "--out", str(tmp_path / "run"), "--dry-run", "-k", "1") == 0
         assert "rows a task; -k 1 makes 1" in "".join(capsys.readouterr())
+
+
+def test_rows_that_are_alike_are_tasks_of_their_own_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = write_jsonl(tmp_path / "t.jsonl", [row(1), row(2), row(1), row(1)])
+    with ModelServer("x") as server:
+        for flags in (["--dry-run"], ["--quiet"], []):  # the second call of a run says it, too
+            assert collect(tasks, server, "--out", str(tmp_path / "run"), *flags) == 0
+            said = "".join(capsys.readouterr())
+            assert ("2 of the rows repeat an earlier one" in said) == (flags != ["--quiet"])
+    assert len({rollout.group for rollout in windrow.load(tmp_path / "run")}) == 4
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 - Formats, each read and written: `rows` (a task), `items` (the output of a response), `results` (the result of an agent),
   `files` and `rollout_lines` (its files and their lines), `usage`, `json_differences`.
-- Servers: `client` sends requests and `addresses` reads where to. `agent` has the servers play (`episodes` judges what they
+- Servers: `client` sends requests and `addresses` reads where to. `agent` has the servers play (`outages` waits for them, `episodes` judges what they
   answer, `env` opens the episode), `scorer` has them verify (`verify_request`), `aggregate` has them compute metrics.
+- Settings: `configs` reads its YAML configurations.
 - Whole runs: `importer` makes a run of its files, `export` its files of a run, with its `reward_profiles`.
 
 The Responses dialect of model servers is not here but in `policies/dialects`.
@@ -28,4 +29,5 @@ INTEGRATION = Integration(
     agent_addresses={"nemo-gym": "windrow.integrations.nemo_gym.addresses:agent_settings"},
     scorer_addresses={"nemo-gym": "windrow.integrations.nemo_gym.addresses:scorer_settings"},
     agent_envs={"nemo-gym": "nemo-gym"},
+    config_formats={"nemo-gym": "windrow.integrations.nemo_gym.configs:read_config"},
 )

@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 from windrow.agents import Agent, Dispatch, Session
 from windrow.config import nearest
 from windrow.errors import EndpointError, InfraError
-from windrow.integrations.nemo_gym.client import Caller, Servers, connected
+from windrow.integrations.nemo_gym.client import Caller, Servers
 from windrow.integrations.nemo_gym.env import NAME
 from windrow.integrations.nemo_gym.episodes import played_of
 from windrow.integrations.nemo_gym.items import given_content
+from windrow.integrations.nemo_gym.outages import Outages
 from windrow.integrations.nemo_gym.rows import (
     AGENT,
     ATTEMPT_INDEX,
@@ -26,19 +27,23 @@ from windrow.integrations.nemo_gym.rows import (
     ROLLOUT_INDEX,
     TASK_INDEX,
     agent_of,
+    check_overrides,
     has_input,
     params_of,
+    with_overrides,
     with_sampling,
 )
 from windrow.records import Json, Message
 
 EPISODE_TIMEOUT_S = 3600.0
 ANSWERED = ("response", "reward", "error")  # of a row that is one of their results, sent again
-_KNOWN = ("head", "agent")
+_KNOWN = ("head", "agent", PARAMS)
 
 
 class NemoGymAgent(Agent):
-    """`head` is the address of the head server, `agent` plays rows without an `agent_ref` of their own."""
+    """`head` is the address of the head server, `agent` plays rows without an `agent_ref` of their own, and
+    `responses_create_params` are laid over those of each row.
+    """
 
     name = NAME
     version = 1
@@ -58,7 +63,9 @@ class NemoGymAgent(Agent):
                 raise ValueError(
                     f"{NAME!r} has no setting {key!r}{nearest(key, _KNOWN)} (known: {', '.join(_KNOWN)})"
                 )
-            if not isinstance(value, str) or not value:
+            if key == PARAMS:
+                check_overrides(value)
+            elif not isinstance(value, str) or not value:
                 raise ValueError(f"{key} must be a text, found {value!r:.80}")
         check_address(settings.get("head"), f"--agent {NAME}:http://HOST:PORT")
 
@@ -80,6 +87,7 @@ class NemoGymAgent(Agent):
     async def open(self, notify: Callable[[str], None]) -> None:
         await self._servers.learn()
         await self._caller.open()
+        self._outages = Outages(self._caller, notify)
         if "agent" in self.settings:
             try:
                 self._servers.agent(self.settings["agent"])
@@ -95,6 +103,7 @@ class NemoGymAgent(Agent):
         name = self.called(self.settings, row)
         assert name is not None, "check_row() has seen to it"
         sent = sent_row(row, name, dispatch, task.index, session.messages)
+        sent[PARAMS] = with_overrides(sent[PARAMS], self.settings.get(PARAMS, {}))
         asked = self._servers.asked
 
         async def send() -> dict[str, Json]:
@@ -107,8 +116,13 @@ class NemoGymAgent(Agent):
 
         if not self._servers.knows(name):
             await refused()
-        answer = await connected(
-            send, retries=dispatch.retries, backoff_s=dispatch.backoff_s, refused=refused
+        answer = await self._outages.reached(
+            name,
+            lambda: self._servers.agent(name).url,
+            send,
+            retries=dispatch.retries,
+            backoff_s=dispatch.backoff_s,
+            refused=refused,
         )
         session.record(played_of(answer, task, session.messages, agent=name))
 

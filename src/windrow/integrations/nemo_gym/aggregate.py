@@ -13,8 +13,9 @@ from windrow.errors import InfraError, UsageError
 from windrow.integrations.nemo_gym.agent import check_address
 from windrow.integrations.nemo_gym.client import Caller, Servers
 from windrow.integrations.nemo_gym.env import NAME
+from windrow.integrations.nemo_gym.files import agent_ref
 from windrow.integrations.nemo_gym.results import result_row
-from windrow.integrations.nemo_gym.rows import PARAMS, ROLLOUT_INDEX, TASK_INDEX
+from windrow.integrations.nemo_gym.rows import AGENT, PARAMS, ROLLOUT_INDEX, TASK_INDEX
 from windrow.records import Json, Rollout
 from windrow.store.reader import load
 
@@ -66,6 +67,7 @@ def _row(rollout: Rollout) -> dict[str, Json]:
     return {
         **{key: value for key, value in answer.items() if key not in _LEFT_OUT},
         "response": {"usage": usage},
+        AGENT: agent_ref(rollout),
         TASK_INDEX: rollout.task.index,
         ROLLOUT_INDEX: rollout.sample,
     }

@@ -50,14 +50,15 @@ class NemoGym(Exporter):
         self._inputs, self._failures, self._profile, self._agent_file, self._aggregate = beside
         reader = RunReader(run)
         of = reader.manifest.behaviour.of
+        settings = (reader.manifest.config.get("agent") or {}).get("settings") or {}
         self._samples = samples_of(reader)
         self._asked = RequestSettings(
             sampling=of.get("sampling") or {},
             over_rows=frozenset(of.get("sampling_over_rows") or ()),
             seeds=of.get("seeds") == "sample",
+            overrides=settings.get(PARAMS) or {},
         )
-        agent = reader.manifest.config.get("agent") or {}
-        self._agent = str((agent.get("settings") or {}).get("agent") or (of.get("agent") or {}).get("name"))
+        self._agent = str(settings.get("agent") or (of.get("agent") or {}).get("name"))
         self._tasks = self._listed(reader.folder / TASKS)
         self._next = next(self._tasks, None)
         self._task: TaskProfile | None = None

@@ -18,6 +18,7 @@ from windrow.integrations.nemo_gym.rows import (
     ROLLOUT_INDEX,
     TASK_INDEX,
     agent_of,
+    with_overrides,
     with_seed,
 )
 from windrow.records import Json, Rollout, Task
@@ -51,13 +52,14 @@ def files_of(rollouts: Path) -> Files:
 
 
 class RequestSettings(NamedTuple):
-    """The settings of a run's requests: its sampling, the part that overrides a row's, and whether samples are sent
-    as seeds.
+    """The settings of a run's requests: its sampling, the part that overrides a row's, whether samples are sent as
+    seeds, and parameters that are laid over those of each row.
     """
 
     sampling: Mapping[str, Json]
     over_rows: frozenset[str]
     seeds: bool
+    overrides: Mapping[str, Json]
 
 
 def task_input(task: Task, asked: RequestSettings, agent: str) -> dict[str, Json]:
@@ -70,7 +72,8 @@ def task_input(task: Task, asked: RequestSettings, agent: str) -> dict[str, Json
     except ValueError:
         opened = []
     row_sampling = {key: value for key, value in sampling_of(row).items() if key not in asked.over_rows}
-    row[PARAMS] = asked_params(row, {**asked.sampling, **row_sampling}, opened)
+    params = asked_params(row, {**asked.sampling, **row_sampling}, opened)
+    row[PARAMS] = with_overrides(params, asked.overrides)
     row.setdefault(AGENT, {"name": agent})
     return row
 
@@ -86,7 +89,7 @@ def success_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Js
     answer = result_row(rollout)
     if seeds and isinstance(answer.get(PARAMS), dict):
         answer[PARAMS] = with_seed(answer[PARAMS], rollout.sample)
-    answer.setdefault(AGENT, {"name": agent_name(rollout)})
+    answer.setdefault(AGENT, agent_ref(rollout))
     marks = {TASK_INDEX: rollout.task.index, ROLLOUT_INDEX: rollout.sample}
     return {**answer, **marks, **({ATTEMPT_INDEX: failures} if failures else {})}
 
@@ -106,5 +109,7 @@ def failure_row(rollout: Rollout, *, failures: int, seeds: bool) -> dict[str, Js
     return line
 
 
-def agent_name(rollout: Rollout) -> str:
-    return agent_of(rollout.task.data or {}) or rollout.agent
+def agent_ref(rollout: Rollout) -> dict[str, Json]:
+    """Return the row's own reference, with all that it says of the agent; else one by the agent's name."""
+    row = rollout.task.data or {}
+    return dict(row[AGENT]) if agent_of(row) is not None else {"name": rollout.agent}

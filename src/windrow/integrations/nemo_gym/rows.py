@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from windrow.config import Sampling
+from windrow.config import Sampling, nearest
 from windrow.integrations.nemo_gym.items import read_items
 from windrow.records import Json, Message
 from windrow.tasks.row_formats import Marks, RowFormat
@@ -31,6 +31,29 @@ JUDGE_ERROR = "_ng_failure_judge_error"
 NO_PERSIST = "_ng_no_persist"
 MARK = "_ng_"  # how the keys begin that are no content
 
+# The parameters of a request; the servers refuse others.
+CREATE_PARAMS = (
+    *(
+        "background",
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "model",
+    ),
+    *(
+        "parallel_tool_calls",
+        "previous_response_id",
+        "prompt",
+        "reasoning",
+        "service_tier",
+        "store",
+        "stream",
+    ),
+    *("temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"),
+)
 _SAMPLING = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_tokens"}
 # What a policy of ours is not told, but for the values that ask for nothing.
 _UNHEEDED: dict[str, tuple[Json, ...]] = {
@@ -152,8 +175,8 @@ def unheeded(row: Mapping[str, Json]) -> list[str]:
 
 
 def seed_of(params: Mapping[str, Json]) -> int | None:
-    """The seed in `metadata.extra_body`, where NeMo Gym puts it: an object in JSON text."""
-    seed = _extra_body(params).get("seed")
+    """The seed in `metadata.extra_body`, an object in JSON text; NeMo Gym until 0.2 has it among the parameters."""
+    seed = _extra_body(params).get("seed", params.get("seed"))
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
 
@@ -179,13 +202,36 @@ def with_sampling(params: Mapping[str, Json], sampling: Mapping[str, Json]) -> d
     return with_extra_body({**params, **asked}, {**(rest.pop("extra", None) or {}), **rest})
 
 
+def with_overrides(params: Mapping[str, Json], overrides: Mapping[str, Json]) -> dict[str, Json]:
+    """The parameters with the run's own laid over them; of nested objects only the keys that are given."""
+    merged = dict(params)
+    for key, value in overrides.items():
+        before = merged.get(key)
+        both = isinstance(value, dict) and isinstance(before, dict)
+        merged[key] = with_overrides(before or {}, value) if both else value
+    return merged
+
+
+def check_overrides(overrides: Json) -> None:
+    """ValueError for parameters that no server takes, or that have a flag of their own."""
+    if not isinstance(overrides, dict):
+        raise ValueError(f"{PARAMS} must be an object, found {overrides!r:.80}")
+    for key in overrides:
+        if key not in CREATE_PARAMS:
+            raise ValueError(f"{PARAMS} has no parameter {key!r}{nearest(key, CREATE_PARAMS)}")
+        if key == "input":
+            raise ValueError(f"{PARAMS}.input is the row's; a prompt template (--prompt) makes another")
+        if key in _SAMPLING:
+            raise ValueError(f"{PARAMS}.{key}: give --{_SAMPLING[key].replace('_', '-')}")
+
+
 def without_seed(params: Mapping[str, Json]) -> dict[str, Json]:
     """The parameters as they were before `with_seed`."""
     body = {key: value for key, value in _extra_body(params).items() if key != "seed"}
     metadata = {key: value for key, value in _metadata(params).items() if key != "extra_body"}
     if body:
         metadata["extra_body"] = _written(body)
-    rest = {key: value for key, value in params.items() if key != "metadata"}
+    rest = {key: value for key, value in params.items() if key not in ("metadata", "seed")}
     return {**rest, "metadata": metadata} if metadata else rest
 
 
@@ -225,4 +271,5 @@ ROW_FORMAT = RowFormat(
     with_agent=with_agent,
     sampling_of=sampling_of,
     unheeded=unheeded,
+    merges_repeats=True,
 )
