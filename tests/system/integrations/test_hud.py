@@ -52,6 +52,7 @@ async def by_key(rows: list[dict[str, Any]], run: Path, **options: Any) -> dict[
 async def test_a_task_is_set_up_played_and_judged_by_a_server_process(tmp_path, key) -> None:
     server = {**STDIO, "env": {"WORLD_KEY": "${HUD_TEST_KEY}"}}
     agent = {"system_prompt": "Play.", "disallowed_tools": ["ch*", "setup"], "response_tool_name": "respond"}
+    agent |= {"append_setup_output": True}
     row = v4("log", server, id="a", setup_tool=SETUP, agent_config=agent)
     rollout = (await by_key([row], tmp_path / "run"))["a"]
     assert (rollout.env, rollout.status, rollout.stop, rollout.grade) == (

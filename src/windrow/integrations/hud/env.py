@@ -1,6 +1,6 @@
 """`hud`: a task of HUD's first generation, played for real against the MCP servers that its row names.
 
-The setup tools are called first, and the output of the first one is shown below the prompt. The model is offered the
+The setup tools are called first; what all of them say is shown below the prompt if the row asks for it. The model is offered the
 tools that the row permits; the harness may call the others too. A reply without calls is the answer. Then the
 evaluate tools are called, and the answer of the first one holds the reward.
 """
@@ -139,7 +139,8 @@ def permits(task: HudTask, tool: str) -> bool:
 
 
 def _opening(task: HudTask, setup_answers: list[McpAnswer]) -> list[dict[str, Json]]:
-    shown = setup_answers[0].text if setup_answers and task.append_setup_output else ""
+    texts = [text for answer in setup_answers for text in answer.texts]
+    shown = "\n".join(texts) if task.append_setup_output else ""
     system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
     prompt = f"{task.prompt}\n\n{shown}" if shown else task.prompt
     return [*system, {"role": "user", "content": prompt}]

@@ -45,7 +45,7 @@ class HudTask(msgspec.Struct, frozen=True, kw_only=True):
     system_prompt: str | None = None
     allowed: tuple[str, ...] | None = None
     disallowed: tuple[str, ...] = ()
-    append_setup_output: bool = True
+    append_setup_output: bool = False
     response_tool: str | None = None
 
 
@@ -80,12 +80,12 @@ def read_task(row: Mapping[str, Json]) -> HudTask:
 
 
 def _appends(agent: Mapping[str, Json]) -> bool:
-    for key in ("append_setup_output", "append_setup_tool"):
-        if agent.get(key) is not None:
-            if not isinstance(agent[key], bool):
-                raise ValueError(f"agent_config.{key} must be true or false, found {agent[key]!r:.80}")
-            return bool(agent[key])
-    return True
+    """Whether one of the two names of the setting is true."""
+    names = ("append_setup_output", "append_setup_tool")
+    for key in names:
+        if agent.get(key) is not None and not isinstance(agent[key], bool):
+            raise ValueError(f"agent_config.{key} must be true or false, found {agent[key]!r:.80}")
+    return any(agent.get(key) for key in names)
 
 
 def _servers(row: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
