@@ -16,7 +16,8 @@ import msgspec
 
 from windrow.errors import ToolError
 from windrow.records import Json
-from windrow.tools.base import Tool
+from windrow.tools.base import Pictured, Tool, ToolImage
+from windrow.tools.images import MAX_IMAGE_BYTES, MAX_IMAGES, read_image
 from windrow.tools.mcp_listing import ListedTool, list_tools
 from windrow.tools.mcp_results import mismatch
 
@@ -51,15 +52,16 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's answer to a call: its content parts as text, and its structured content."""
+    """A server's answer to a call: its content parts as text, the images among them, and its structured content."""
 
     texts: tuple[str, ...]
+    images: tuple[ToolImage, ...] = ()
     structured: Json = None
     failed: bool = False
 
     @property
     def text(self) -> str:
-        if self.texts or self.structured is None:
+        if self.texts or self.images or self.structured is None:
             return "\n".join(self.texts)
         return msgspec.json.encode(self.structured).decode()
 
@@ -156,11 +158,11 @@ class McpSession:
     def _tool(self, listed: ListedTool) -> Tool:
         name = listed.name
 
-        async def call(**arguments: Json) -> str:
+        async def call(**arguments: Json) -> str | Pictured:
             answer = await self.call(name, arguments)
             if answer.failed:
                 raise ToolError(answer.text or f"the tool {name!r} failed and did not say why")
-            return answer.text
+            return Pictured(answer.text, answer.images) if answer.images else answer.text
 
         return Tool(name=name, description=listed.description, parameters=listed.schema, call=call)
 
@@ -180,8 +182,10 @@ class McpSession:
             raise self._failure(
                 f"failed in {name!r}: its answer is not what it declares: {why:.500}", kind="mcp_call"
             )
+        parts = _parts(result.content)
         return McpAnswer(
-            texts=tuple(_text(part) for part in result.content),
+            texts=tuple(part for part in parts if isinstance(part, str)),
+            images=tuple(part for part in parts if isinstance(part, ToolImage)),
             structured=result.structured_content,
             failed=bool(result.is_error),
         )
@@ -213,6 +217,17 @@ async def _leave_unchecked(name: str, result: Any) -> None:
     """Takes the place of the SDK's check of an answer, which has no bounds and runs on the loop; `mismatch` is ours."""
 
 
+def _parts(content: Any) -> list[str | ToolImage]:
+    """Return the content, in its order; an image that is not within the bounds is text that names it."""
+    parts: list[str | ToolImage] = []
+    room = MAX_IMAGES
+    for part in content:
+        image = read_image(part.data) if part.type == "image" and room else None
+        room -= image is not None
+        parts.append(_text(part) if image is None else image)
+    return parts
+
+
 def _text(part: Any) -> str:
     """Return a content part as text; other parts are named, not carried."""
     if part.type == "text":
@@ -222,6 +237,8 @@ def _text(part: Any) -> str:
         return str(resource.text) if hasattr(resource, "text") else f"[{resource.uri}: not text]"
     if part.type == "resource_link":
         return f"[{part.name}: {part.uri}]"
+    if part.type == "image":
+        return f"[image, {part.mime_type}: not shown (up to {MAX_IMAGES} of {MAX_IMAGE_BYTES >> 20} MiB are: PNG, JPEG, GIF, WebP)]"
     return f"[{part.type}, {getattr(part, 'mime_type', 'unknown')}: not text]"
 
 

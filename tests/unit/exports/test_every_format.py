@@ -34,7 +34,9 @@ IMAGE = {"blob": name_of_blob(PICTURE), "media_type": "image/png", "width": 8, "
 
 
 def _ended(status: str) -> dict[str, Any]:
-    error = ErrorRecord(owner="tool", kind="mcp_start", phase="setup", message="no server", retryable=True, traceback=None)
+    error = ErrorRecord(
+        owner="tool", kind="mcp_start", phase="setup", message="no server", retryable=True, traceback=None
+    )
     return {
         "status": status,
         "stop": STATUSES[status],
