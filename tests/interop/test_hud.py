@@ -204,3 +204,19 @@ def test_their_own_server_is_driven_by_the_command(tmp_path: Path) -> None:
     rollout = collected_here(row, tmp_path, {"match": "Count", "reply": call})
     assert (rollout["reward"], rollout["env"], rollout["stop"]) == (1.0, "hud", "answered")
     assert [tool["name"] for tool in rollout["tools"]] == ["add"]
+
+
+def test_a_scenario_of_their_own_server_is_played(tmp_path: Path) -> None:
+    server = {**COUNTER, "args": [str(Path(__file__).with_name("hudscenario.py"))]}
+    row = {
+        "env": {"name": "counter", "exclude": ["reset"]},
+        "scenario": "count",
+        "args": {"start": 3, "target": 7, "words": ["done", "over"]},
+        "mcp_config": {"counter": server},
+    }
+    Task(**{key: value for key, value in row.items() if key != "mcp_config"})
+    call = '<tool_call>{"name": "add", "arguments": {"by": 4}}</tool_call>'
+    rollout = collected_here(row, tmp_path, {"match": "Count", "reply": call})
+    assert rollout["messages"][0]["content"] == "Count from 3 to 7; then say done."
+    assert [tool["name"] for tool in rollout["tools"]] == ["add"]
+    assert (rollout["reward"], rollout["grade"], rollout["stop"]) == (1.0, "graded", "answered")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -190,9 +191,30 @@ class McpSession:
             failed=bool(result.is_error),
         )
 
+    async def prompt(self, name: str, arguments: dict[str, str]) -> str:
+        """Return the text of the first message of a prompt; raise ToolError if there is none."""
+        result = await self._asked(f"the prompt {name!r}", lambda: self._client.get_prompt(name, arguments))
+        return "".join(_text(message.content) for message in result.messages[:1])
+
+    async def resource(self, uri: str) -> str:
+        """Return the text of a resource; raise ToolError if there is none."""
+        result = await self._asked(f"the resource {uri!r}", lambda: self._client.read_resource(uri))
+        return "".join(str(getattr(content, "text", "")) for content in result.contents[:1])
+
+    async def _asked(self, what: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        if self._ended:
+            raise self._failure("has ended", kind="mcp_closed")
+        try:
+            return await self._in_task(ask())
+        except Exception as problem:
+            raise self._failure(f"failed in {what}: {_why(problem)}", kind="mcp_call") from None
+
     async def _result(self, name: str, arguments: dict[str, Json]) -> Any:
-        """Call the tool in a task of its own. Once cancelled, the SDK tells the server so, which may take it seconds."""
-        task = asyncio.create_task(self._client.call_tool(name, arguments))
+        return await self._in_task(self._client.call_tool(name, arguments))
+
+    async def _in_task(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await in a task of its own. Once cancelled, the SDK tells the server so, which may take it seconds."""
+        task = asyncio.create_task(work)
         self._calls.add(task)
         task.add_done_callback(self._forget)
         try:

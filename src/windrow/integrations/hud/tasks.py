@@ -35,6 +35,17 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: dict[str, Json] = {}
 
 
+class Scenario(msgspec.Struct, frozen=True):
+    """What a row of the second generation names: the server has a prompt and a resource of this id."""
+
+    id: str
+    arguments: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.id.rpartition(":")[2]
+
+
 class HudTask(msgspec.Struct, frozen=True, kw_only=True):
     """`servers` are as the row has them, `${VAR}` unexpanded. `allowed` None lets every tool through, `()` none."""
 
@@ -47,6 +58,7 @@ class HudTask(msgspec.Struct, frozen=True, kw_only=True):
     disallowed: tuple[str, ...] = ()
     append_setup_output: bool = False
     response_tool: str | None = None
+    scenario: Scenario | None = None
 
 
 def read_task(row: Mapping[str, Json]) -> HudTask:
@@ -76,6 +88,29 @@ def read_task(row: Mapping[str, Json]) -> HudTask:
         disallowed=_patterns(agent.get("disallowed_tools"), "agent_config.disallowed_tools") or (),
         append_setup_output=_appends(agent),
         response_tool=_text(agent.get("response_tool_name"), "agent_config.response_tool_name"),
+    )
+
+
+def read_scenario(row: Mapping[str, Json]) -> HudTask:
+    """Return the task in a row of the second generation that has an 'mcp_config'; ValueError describes the problem.
+
+    Texts among the arguments are sent as they are and the others as JSON: MCP has no other arguments for prompts.
+    """
+    env, name = row["env"], row.get("scenario")
+    if not isinstance(name, str) or not name:
+        raise ValueError("a HUD v5 row that is to be played has a 'scenario', a text")
+    agent = _object(row, "agent_config") or {}
+    arguments = {
+        key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for key, value in (row.get("args") or {}).items()
+    }
+    return HudTask(
+        prompt="",
+        servers=_servers(row),
+        system_prompt=_text(agent.get("system_prompt"), "agent_config.system_prompt"),
+        allowed=_patterns(env.get("include"), "env.include"),
+        disallowed=(*(_patterns(env.get("exclude"), "env.exclude") or ()), "_*"),
+        scenario=Scenario(name if ":" in name else f"{env['name']}:{name}", arguments),
     )
 
 
