@@ -65,7 +65,6 @@ class Kind(NamedTuple):
     rescore: list[str]
     merge: list[str]
     damage: list[str]
-    leave_out: list[str]
     anew: bool
     replay: bool
     server: str | None
@@ -83,7 +82,6 @@ def _kind(name: str, told: dict[str, Any]) -> Kind:
         rescore=told.get("rescore", []),
         merge=told.get("merge", []),
         damage=told.get("damage", []),
-        leave_out=told.get("leave_out", []),
         anew=told.get("anew", not told.get("merge")),
         replay=told.get("replay", True),
         server=told.get("server"),
@@ -148,8 +146,6 @@ def exported(run: str) -> dict[str, Any]:
     """By format, the exit code, and each file: as it is where it is small, else its hash."""
     found: dict[str, Any] = {}
     for name, flags in EXPORTS.items():
-        if name in KIND_OF[run].leave_out:
-            continue
         folder = Path("exports", name)
         folder.mkdir(parents=True)
         flags, _, file = flags.rpartition(" ")

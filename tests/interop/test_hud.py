@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,12 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import hud
 import msgspec
 import pytest
+from hud.agents.base import MCPAgent
 from hud.agents.base import find_reward as their_reward
 from hud.eval.task import Task
 from hud.shared.exceptions import HudConfigError
-from hud.types import LegacyTask, MCPToolResult, Trace, TraceStep
+from hud.types import AgentType, InferenceResult, LegacyTask, MCPToolResult, Trace, TraceStep
 from mcp.types import TextContent
 
 from tests.support.export_helpers import exported, said
@@ -120,41 +123,100 @@ def test_an_exported_line_is_a_trace_of_theirs_and_its_steps_are_theirs(tmp_path
     assert step.start_timestamp == row["trace"][0]["start_timestamp"]
 
 
-def test_their_own_server_is_driven_by_the_command(tmp_path: Path) -> None:
-    """Windrow is the one of .venv: its MCP client and theirs do not live in one environment."""
-    server = {"command": sys.executable, "args": [str(Path(__file__).with_name("hudcounter.py"))]}
+COUNTER = {"command": sys.executable, "args": [str(Path(__file__).with_name("hudcounter.py"))]}
+NUMBER = {"name": "setup", "arguments": {"start": 3}}, {"name": "add", "arguments": {"by": 4}}
+
+
+class Listening(MCPAgent):
+    """An agent of theirs that keeps its first prompt, and answers at once."""
+
+    prompts: list[str]
+
+    async def get_system_messages(self) -> list[Any]:
+        return []
+
+    async def format_message(self, message: Any) -> list[Any]:
+        self.prompts = [*getattr(self, "prompts", ()), message]
+        return [message]
+
+    async def format_blocks(self, blocks: list[Any]) -> list[Any]:
+        return blocks
+
+    async def format_tool_results(self, tool_calls: Any, tool_results: Any) -> list[Any]:
+        return []
+
+    async def get_response(self, messages: list[Any]) -> InferenceResult:
+        return InferenceResult(content="done", done=True)
+
+    @classmethod
+    def agent_type(cls) -> AgentType:
+        return AgentType.OPENAI_COMPATIBLE
+
+
+async def their_prompt(row: dict[str, Any]) -> str:
+    agent = Listening()
+    async with hud.eval(Task.from_v4(row), trace=False, quiet=True) as context:
+        await agent.run(context, max_steps=1)
+    [prompt] = agent.prompts
+    return prompt
+
+
+def collected_here(row: dict[str, Any], folder: Path, *replies: dict[str, Any], flags: Any = ()) -> Any:
+    """The rollout of a row by the command of .venv: its MCP client and theirs do not live in one environment."""
+    (folder / "tasks.jsonl").write_text(json.dumps(row) + "\n")
+    (folder / "script.json").write_text(json.dumps({"replies": [*replies, {"reply": "done"}]}))
+    command = [str(ROOT / ".venv" / "bin" / "python"), "-m", "windrow", "collect", "tasks.jsonl"]
+    command += ["--out", "run", "--model", "scripted:script.json", "--tool-calls", "hermes", "--json"]
+    # Much is imported there.
+    command += ["--trust-rows", "--env", "hud", "--set", "env.settings.start_timeout_s=200", *flags]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    "agent", [{}, {"append_setup_output": True}, {"append_setup_output": False, "append_setup_tool": True}]
+)
+def test_the_prompt_is_the_one_that_they_send(agent: dict[str, Any], tmp_path: Path) -> None:
     row = {
         "prompt": "Count to seven.",
-        "mcp_config": {"counter": server},
+        "mcp_config": {"counter": COUNTER},
+        "setup_tool": list(NUMBER),
+        "evaluate_tool": {"name": "evaluate", "arguments": {"target": 7}},
+        **({"agent_config": agent} if agent else {}),
+    }
+    theirs = asyncio.run(their_prompt(row))
+    assert theirs == ("Count to seven.\n\nThe counter is at 3.\n7" if agent else "Count to seven.")
+    rollout = collected_here(row, tmp_path)
+    assert (rollout["messages"][0]["content"], rollout["reward"]) == (theirs, 1.0)
+
+
+def test_their_own_server_is_driven_by_the_command(tmp_path: Path) -> None:
+    row = {
+        "prompt": "Count to seven.",
+        "mcp_config": {"counter": COUNTER},
         "setup_tool": {"name": "setup", "arguments": {"start": 3}},
         "evaluate_tool": {"name": "evaluate", "arguments": {"target": 7}},
         "agent_config": {"disallowed_tools": ["setup", "evaluate"]},
     }
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n")
     call = '<tool_call>{"name": "add", "arguments": {"by": 4}}</tool_call>'
-    script = {"replies": [{"match": "Count", "reply": call}, {"reply": "done"}]}
-    (tmp_path / "script.json").write_text(json.dumps(script))
-    command = [
-        str(ROOT / ".venv" / "bin" / "python"),
-        "-m",
-        "windrow",
-        "collect",
-        "tasks.jsonl",
-        "--out",
-        "run",
-    ]
-    command += ["--model", "scripted:script.json", "--tool-calls", "hermes", "--json"]
-    command += [
-        "--trust-rows",
-        "--env",
-        "hud",
-        "--set",
-        "env.settings.start_timeout_s=200",
-    ]  # much is imported there
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    rollout = json.loads(done.stdout.splitlines()[0])
+    rollout = collected_here(row, tmp_path, {"match": "Count", "reply": call})
     assert (rollout["reward"], rollout["env"], rollout["stop"]) == (1.0, "hud", "answered")
-    assert rollout["messages"][0]["content"] == "Count to seven.\n\nThe counter is at 3."
     assert [tool["name"] for tool in rollout["tools"]] == ["add"]
+
+
+def test_a_scenario_of_their_own_server_is_played(tmp_path: Path) -> None:
+    server = {**COUNTER, "args": [str(Path(__file__).with_name("hudscenario.py"))]}
+    row = {
+        "env": {"name": "counter", "exclude": ["reset"]},
+        "scenario": "count",
+        "args": {"start": 3, "target": 7, "words": ["done", "over"]},
+        "mcp_config": {"counter": server},
+    }
+    Task(**{key: value for key, value in row.items() if key != "mcp_config"})
+    call = '<tool_call>{"name": "add", "arguments": {"by": 4}}</tool_call>'
+    rollout = collected_here(row, tmp_path, {"match": "Count", "reply": call})
+    assert rollout["messages"][0]["content"] == "Count from 3 to 7; then say done."
+    assert [tool["name"] for tool in rollout["tools"]] == ["add"]
+    assert (rollout["reward"], rollout["grade"], rollout["stop"]) == (1.0, "graded", "answered")

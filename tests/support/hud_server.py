@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, TextContent
+from mcp.types import CallToolResult, ImageContent, TextContent
+
+from tests.support.image_env import picture
 
 server = MCPServer("world")
 said: list[str] = []
@@ -26,6 +29,14 @@ def setup(scene: str = "") -> str:
 def act(what: str) -> str:
     said.append(what)
     return f"you {what}"
+
+
+@server.tool()
+def look(what: str = "") -> CallToolResult:
+    """A picture; `large` is over the bound, `lie` is none."""
+    data = {"large": bytes(6 << 20), "lie": b"no picture"}.get(what, picture(7))
+    image = ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type="image/png")
+    return CallToolResult(content=[TextContent(type="text", text=f"you look {what}"), image])
 
 
 @server.tool()

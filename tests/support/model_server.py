@@ -125,8 +125,8 @@ class ModelServer:
     async def _serve(self) -> None:
         app = web.Application(middlewares=[self._door], client_max_size=2**28)
         app.router.add_get("/v1/models", self._list_models)
-        app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_post("/v1/completions", self._complete)
+        for path in ("chat/completions", "completions", "messages", "responses"):
+            app.router.add_post(f"/v1/{path}", self._complete)
         # A request whose client went away is cancelled; at the end nothing is waited for.
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
         await runner.setup()

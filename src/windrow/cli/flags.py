@@ -17,7 +17,26 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     _add_episode_options(parser.add_argument_group("episode"))
     group = parser.add_argument_group("run")
     _add_run_options(group)
+    _add_aliases(parser)
     return group
+
+
+def _add_aliases(parser: argparse.ArgumentParser) -> None:
+    """Spellings that other collectors have for the same thing. They are taken and not shown."""
+    for flag, field, kind in (
+        ("--max-steps", "max_turns", int),
+        ("--max-concurrent", "concurrency", _number_or_auto),
+        ("--num-samples-in-parallel", "concurrency", _number_or_auto),
+        ("--num-repeats", "samples", int),
+    ):
+        parser.add_argument(flag, dest=field, type=kind, default=None, help=argparse.SUPPRESS)
+    for flag, field in (("--allowed-tools", "allow_tools"), ("--disallowed-tools", "deny_tools")):
+        parser.add_argument(flag, dest=field, action="extend", type=_names, help=argparse.SUPPRESS)
+
+
+def _names(text: str) -> list[str]:
+    """Names between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _add_tasks_options(group: argparse._ArgumentGroup) -> None:

@@ -81,6 +81,7 @@ class EpisodeSession:
         if seed is not None:
             self._sampling["seed"] = seed
         self._limits = EpisodeLimits(context.task_setup(slot.task).limits, recorder)
+        self._blobs = context.blobs
         self._prompt = PromptWindow(env, recorder, context.blobs)
         self._model_calls = ModelCalls(slot, self._model, self._sampling, context, recorder, self._limits)
         self._pending: PendingReply | None = None  # the last reply
@@ -230,7 +231,11 @@ class EpisodeSession:
         started = time.monotonic()
         with recorder.timed("tools"):
             results, records = await run_calls(
-                tuple(calls), self._offer, self._limits.config, first_result=len(recorder.messages)
+                tuple(calls),
+                self._offer,
+                self._limits.config,
+                self._blobs,
+                first_result=len(recorder.messages),
             )
         self._stopped_by_tool = self._stopped_by_tool or any(result.stop for result in results)
         recorder.tools_ran(records, time.monotonic() - started, turn)

@@ -18,7 +18,9 @@ from windrow.config import LimitsConfig
 from windrow.errors import ToolError
 from windrow.records import Call, Json, ToolCall
 from windrow.tools import Tool, ToolResult, ToolStop
+from windrow.tools.base import Pictured, ToolImage
 from windrow.tools.toolbox import Offer
+from windrow.util.blobs import Blobs
 from windrow.util.cancellation import is_ours
 from windrow.util.deadlines import Deadline
 from windrow.util.guard import guarded
@@ -26,15 +28,15 @@ from windrow.util.threads import in_thread
 
 
 async def run_calls(
-    calls: tuple[Call, ...], offer: Offer, limits: LimitsConfig, *, first_result: int
+    calls: tuple[Call, ...], offer: Offer, limits: LimitsConfig, blobs: Blobs, *, first_result: int
 ) -> tuple[list[ToolResult], list[ToolCall]]:
     """Results and records in the order of the calls. `first_result` is the message index of the first result."""
     if len(calls) == 1:  # as in most replies: no task group is needed
-        result, record = await _run(calls[0], offer, limits, first_result)
+        result, record = await _run(calls[0], offer, limits, blobs, first_result)
         return [result], [record]
     async with asyncio.TaskGroup() as group:
         running = [
-            group.create_task(_run(call, offer, limits, first_result + number))
+            group.create_task(_run(call, offer, limits, blobs, first_result + number))
             for number, call in enumerate(calls)
         ]
     finished = [task.result() for task in running]
@@ -45,23 +47,34 @@ def result_messages(results: Sequence[ToolResult], *, requested: bool) -> list[d
     """The results as messages. Servers refuse a tool message that answers no call, so a result that no reply
     requested is a user message."""
     if not requested:
-        return [{"role": "user", "content": result.content} for result in results]
-    return [{"role": "tool", "content": result.content, "tool_call_id": result.call.id} for result in results]
+        return [{"role": "user", "content": _content(result)} for result in results]
+    return [
+        {"role": "tool", "content": _content(result), "tool_call_id": result.call.id} for result in results
+    ]
+
+
+def _content(result: ToolResult) -> str | list[dict[str, Json]]:
+    if not result.images:
+        return result.content
+    text: list[dict[str, Json]] = [{"type": "text", "text": result.content}] if result.content else []
+    return [*text, *result.images]
 
 
 async def _run(
-    call: Call, offer: Offer, limits: LimitsConfig, result_index: int
+    call: Call, offer: Offer, limits: LimitsConfig, blobs: Blobs, result_index: int
 ) -> tuple[ToolResult, ToolCall]:
     started_at, started = time.time(), time.monotonic()
     arguments: dict[str, Json] | str = call.arguments
     error: str | None = None
     stop = False
+    images: tuple[ToolImage, ...] = ()
     deadline = Deadline(limits.tool_timeout_s)
     try:
         arguments = _parsed(call)
         tool = _permitted(call, offer)
         with deadline:
-            content, stop = await _called(tool, _parsed(call))  # a copy of its own, which it may change
+            # A copy of the arguments, which the tool may change.
+            content, images, stop = await _called(tool, _parsed(call))
     except BaseException as problem:  # whatever a tool raises is an answer to the model
         if is_ours(problem):
             raise
@@ -79,7 +92,10 @@ async def _run(
         started_at=started_at,
         seconds=time.monotonic() - started,
     )
-    return ToolResult(call=call, content=content, failed=error is not None, stop=stop), record
+    kept = [await blobs.image(i.data, i.media_type, i.width, i.height) for i in images]
+    return ToolResult(
+        call=call, content=content, images=tuple(kept), failed=error is not None, stop=stop
+    ), record
 
 
 def _error_text(problem: BaseException, call: Call, limits: LimitsConfig, timed_out: bool) -> str:
@@ -113,8 +129,8 @@ def _parsed(call: Call) -> dict[str, Json]:
     return arguments
 
 
-async def _called(tool: Tool, arguments: dict[str, Json]) -> tuple[str, bool]:
-    """The result as text, and whether it ends the episode."""
+async def _called(tool: Tool, arguments: dict[str, Json]) -> tuple[str, tuple[ToolImage, ...], bool]:
+    """The result as text, its images, and whether it ends the episode."""
     if inspect.iscoroutinefunction(tool.call):
         result = await _apart(tool.call(**arguments), tool)
     else:
@@ -123,7 +139,9 @@ async def _called(tool: Tool, arguments: dict[str, Json]) -> tuple[str, bool]:
             result = await _apart(result, tool)
     stop = isinstance(result, ToolStop)
     value = result.content if stop else result
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode(), stop
+    if isinstance(value, Pictured):
+        return value.text, value.images, stop
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode(), (), stop
 
 
 async def _apart(work: Awaitable[Any], tool: Tool) -> Any:

@@ -30,10 +30,28 @@ class ToolStop(msgspec.Struct, frozen=True):
     content: Json = ""
 
 
+class ToolImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image of a tool's result."""
+
+    data: bytes
+    media_type: str
+    width: int
+    height: int
+
+
+class Pictured(msgspec.Struct, frozen=True):
+    """What a tool returns to show images beside its text."""
+
+    text: str
+    images: tuple[ToolImage, ...]
+
+
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one call: the text that the policy is told, whether it failed, whether it ends the episode."""
+    """What came of one call: the text that the policy is told, the images that it is shown (the parts of a message that
+    name them), whether it failed, whether it ends the episode."""
 
     call: Call
     content: str
+    images: tuple[dict[str, Json], ...] = ()
     failed: bool = False
     stop: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,8 @@ import msgspec
 
 from windrow.errors import ToolError
 from windrow.records import Json
-from windrow.tools.base import Tool
+from windrow.tools.base import Pictured, Tool, ToolImage
+from windrow.tools.images import MAX_IMAGE_BYTES, MAX_IMAGES, read_image
 from windrow.tools.mcp_listing import ListedTool, list_tools
 from windrow.tools.mcp_results import mismatch
 
@@ -51,15 +53,16 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's answer to a call: its content parts as text, and its structured content."""
+    """A server's answer to a call: its content parts as text, the images among them, and its structured content."""
 
     texts: tuple[str, ...]
+    images: tuple[ToolImage, ...] = ()
     structured: Json = None
     failed: bool = False
 
     @property
     def text(self) -> str:
-        if self.texts or self.structured is None:
+        if self.texts or self.images or self.structured is None:
             return "\n".join(self.texts)
         return msgspec.json.encode(self.structured).decode()
 
@@ -156,11 +159,11 @@ class McpSession:
     def _tool(self, listed: ListedTool) -> Tool:
         name = listed.name
 
-        async def call(**arguments: Json) -> str:
+        async def call(**arguments: Json) -> str | Pictured:
             answer = await self.call(name, arguments)
             if answer.failed:
                 raise ToolError(answer.text or f"the tool {name!r} failed and did not say why")
-            return answer.text
+            return Pictured(answer.text, answer.images) if answer.images else answer.text
 
         return Tool(name=name, description=listed.description, parameters=listed.schema, call=call)
 
@@ -180,15 +183,38 @@ class McpSession:
             raise self._failure(
                 f"failed in {name!r}: its answer is not what it declares: {why:.500}", kind="mcp_call"
             )
+        parts = _parts(result.content)
         return McpAnswer(
-            texts=tuple(_text(part) for part in result.content),
+            texts=tuple(part for part in parts if isinstance(part, str)),
+            images=tuple(part for part in parts if isinstance(part, ToolImage)),
             structured=result.structured_content,
             failed=bool(result.is_error),
         )
 
+    async def prompt(self, name: str, arguments: dict[str, str]) -> str:
+        """Return the text of the first message of a prompt; raise ToolError if there is none."""
+        result = await self._asked(f"the prompt {name!r}", lambda: self._client.get_prompt(name, arguments))
+        return "".join(_text(message.content) for message in result.messages[:1])
+
+    async def resource(self, uri: str) -> str:
+        """Return the text of a resource; raise ToolError if there is none."""
+        result = await self._asked(f"the resource {uri!r}", lambda: self._client.read_resource(uri))
+        return "".join(str(getattr(content, "text", "")) for content in result.contents[:1])
+
+    async def _asked(self, what: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        if self._ended:
+            raise self._failure("has ended", kind="mcp_closed")
+        try:
+            return await self._in_task(ask())
+        except Exception as problem:
+            raise self._failure(f"failed in {what}: {_why(problem)}", kind="mcp_call") from None
+
     async def _result(self, name: str, arguments: dict[str, Json]) -> Any:
-        """Call the tool in a task of its own. Once cancelled, the SDK tells the server so, which may take it seconds."""
-        task = asyncio.create_task(self._client.call_tool(name, arguments))
+        return await self._in_task(self._client.call_tool(name, arguments))
+
+    async def _in_task(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await in a task of its own. Once cancelled, the SDK tells the server so, which may take it seconds."""
+        task = asyncio.create_task(work)
         self._calls.add(task)
         task.add_done_callback(self._forget)
         try:
@@ -213,6 +239,17 @@ async def _leave_unchecked(name: str, result: Any) -> None:
     """Takes the place of the SDK's check of an answer, which has no bounds and runs on the loop; `mismatch` is ours."""
 
 
+def _parts(content: Any) -> list[str | ToolImage]:
+    """Return the content, in its order; an image that is not within the bounds is text that names it."""
+    parts: list[str | ToolImage] = []
+    room = MAX_IMAGES
+    for part in content:
+        image = read_image(part.data) if part.type == "image" and room else None
+        room -= image is not None
+        parts.append(_text(part) if image is None else image)
+    return parts
+
+
 def _text(part: Any) -> str:
     """Return a content part as text; other parts are named, not carried."""
     if part.type == "text":
@@ -222,6 +259,8 @@ def _text(part: Any) -> str:
         return str(resource.text) if hasattr(resource, "text") else f"[{resource.uri}: not text]"
     if part.type == "resource_link":
         return f"[{part.name}: {part.uri}]"
+    if part.type == "image":
+        return f"[image, {part.mime_type}: not shown (up to {MAX_IMAGES} of {MAX_IMAGE_BYTES >> 20} MiB are: PNG, JPEG, GIF, WebP)]"
     return f"[{part.type}, {getattr(part, 'mime_type', 'unknown')}: not text]"
 
 

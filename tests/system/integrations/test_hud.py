@@ -52,6 +52,7 @@ async def by_key(rows: list[dict[str, Any]], run: Path, **options: Any) -> dict[
 async def test_a_task_is_set_up_played_and_judged_by_a_server_process(tmp_path, key) -> None:
     server = {**STDIO, "env": {"WORLD_KEY": "${HUD_TEST_KEY}"}}
     agent = {"system_prompt": "Play.", "disallowed_tools": ["ch*", "setup"], "response_tool_name": "respond"}
+    agent |= {"append_setup_output": True}
     row = v4("log", server, id="a", setup_tool=SETUP, agent_config=agent)
     rollout = (await by_key([row], tmp_path / "run"))["a"]
     assert (rollout.env, rollout.status, rollout.stop, rollout.grade) == (
@@ -64,7 +65,7 @@ async def test_a_task_is_set_up_played_and_judged_by_a_server_process(tmp_path, 
     looked, cheated, shown, *_ = told(rollout)
     assert (looked, cheated) == ("you look", "Error: the tool 'cheat' is denied")
     assert shown == "[redacted]"  # the server has the key, and no file has it
-    assert {tool["name"] for tool in rollout.tools} == {"act", "respond", "given", "evaluate"}
+    assert {tool["name"] for tool in rollout.tools} == {"act", "look", "respond", "given", "evaluate"}
     [score] = rollout.scores.values()
     assert score.evidence == [{"tool": "evaluate", "said": "['setup a hall', 'look', 'answer done']"}]
     assert rollout.reward == 3.0  # a deed a point: setup, look, answer; what is denied is not done
@@ -118,7 +119,15 @@ async def test_the_tools_of_several_servers_are_told_apart_by_the_servers_names(
     rollout = (await by_key([row], tmp_path / "run", policy=calling(calls)))["two"]
     assert told(rollout) == ["you look", "Error: the tool 'red_given' is denied"]
     names = {tool["name"] for tool in rollout.tools}
-    assert names == {"red_act", "blue_setup", "blue_act", "blue_respond", "blue_given", "blue_evaluate"}
+    assert names == {
+        "red_act",
+        "blue_setup",
+        "blue_act",
+        "blue_look",
+        "blue_respond",
+        "blue_given",
+        "blue_evaluate",
+    }
     assert rollout.reward == 0.25
 
 

@@ -189,7 +189,7 @@ def test_the_settings_of_older_rows_are_heeded() -> None:
     task = read_task(v4(system_prompt="Old.", agent_tools=["a"], agent_config={"append_setup_tool": False}))
     assert (task.system_prompt, task.allowed, task.append_setup_output) == ("Old.", ("a",), False)
     newer = read_task(v4(system_prompt="Old.", agent_config={"system_prompt": "New.", "allowed_tools": []}))
-    assert (newer.system_prompt, newer.allowed, newer.append_setup_output) == ("New.", (), True)
+    assert (newer.system_prompt, newer.allowed, newer.append_setup_output) == ("New.", (), False)
 
 
 async def test_the_run_may_name_another_environment_for_rows_of_hud(tmp_path) -> None:

@@ -1,8 +1,11 @@
-"""`hud`: a task of HUD's first generation, played for real against the MCP servers that its row names.
+"""`hud`: a task of HUD's first or second generation, played for real against the MCP servers that its row names.
 
-The setup tools are called first, and the output of the first one is shown below the prompt. The model is offered the
+The setup tools are called first; what all of them say is shown below the prompt if the row asks for it. The model is offered the
 tools that the row permits; the harness may call the others too. A reply without calls is the answer. Then the
 evaluate tools are called, and the answer of the first one holds the reward.
+
+A scenario of the second generation is a prompt of its server, which sets the scene, and a resource of the same name, which is read
+for the reward once the answer is submitted.
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from windrow.config import nearest
 from windrow.envs.base import Env, Episode, Observation, Step
 from windrow.errors import EnvError, UsageError
 from windrow.integrations.hud.rewards import check_judged, find_reward
-from windrow.integrations.hud.rows import NAME, generation_of, not_played
-from windrow.integrations.hud.servers import Servers, redact, servers_of
-from windrow.integrations.hud.tasks import HudTask, ToolCall, read_task
+from windrow.integrations.hud.rows import NAME, generation_of, not_played, playable
+from windrow.integrations.hud.servers import SUBMIT, Servers, redact, servers_of
+from windrow.integrations.hud.tasks import HudTask, ToolCall
 from windrow.records import Json, Message, Score, Task
 from windrow.registry import import_extra
 from windrow.tasks.trust import Demand, server_demands
@@ -45,8 +50,8 @@ class Hud(Env):
 
     @classmethod
     def demands(cls, row: Mapping[str, Json]) -> Iterator[Demand]:
-        if generation_of(row) == "v4":
-            for name, server in read_task(row).servers.items():
+        if (task := playable(row)) is not None:
+            for name, server in task.servers.items():
                 yield from server_demands(server, f"mcp_config.{name}")
 
     @classmethod
@@ -56,9 +61,9 @@ class Hud(Env):
             raise ValueError(
                 f"a HUD row has 'prompt' and 'mcp_config' (it has: {', '.join(row) or 'nothing'})"
             )
-        if generation != "v4":
+        task = playable(row)
+        if task is None:
             raise ValueError(not_played(row))
-        task = read_task(row)
         import_extra("mcp", extra="mcp", what="a HUD task, which runs on MCP servers,")
         try:
             servers_of(task.servers)
@@ -71,7 +76,9 @@ class Hud(Env):
 
     async def reset(self, task: Task) -> Observation:
         self._servers: Servers | None = None
-        self._task = read_task(task.data or {})
+        found = playable(task.data or {})
+        assert found is not None  # check_row has seen it
+        self._task = found
         redact(self._task.servers, self.ctx.redact)
         self._servers = Servers(servers_of(self._task.servers))
         await self._servers.open(self._seconds("start_timeout_s"))
@@ -79,6 +86,9 @@ class Hud(Env):
         try:
             async with asyncio.timeout(limit):
                 setup_answers = [await self._prepared(call) for call in self._task.setup]
+                if (scenario := self._task.scenario) is not None:
+                    prompt = await self._servers.prompt(scenario.id, scenario.arguments)
+                    self._task = msgspec.structs.replace(self._task, prompt=prompt)
         except TimeoutError:
             raise EnvError(f"the setup tools did not finish within {limit:g} s", kind="timeout") from None
         permitted = [tool for tool in self._servers.tools if permits(self._task, tool.name)]
@@ -89,6 +99,9 @@ class Hud(Env):
     async def step(self, reply: Message, results: list[ToolResult]) -> Step:
         if reply.tool_calls:
             return Step()
+        if (scenario := self._task.scenario) is not None:
+            assert self._servers is not None
+            _check(await self._servers.submit(scenario.name, reply.text), SUBMIT, "response")
         if self._task.response_tool is not None:
             await self._prepared(
                 ToolCall(self._task.response_tool, {"response": reply.text}), what="response"
@@ -96,9 +109,11 @@ class Hud(Env):
         return Step(done=True, stop="answered")
 
     async def score(self, episode: Episode) -> Score | None:
+        assert self._servers is not None
+        if (scenario := self._task.scenario) is not None:
+            return _verdict(scenario.id, await self._servers.resource(scenario.id))
         if not self._task.evaluate:
             return None
-        assert self._servers is not None
         answers = [await self._servers.call(call.name, call.arguments) for call in self._task.evaluate]
         named = list(zip(self._task.evaluate, answers, strict=True))
         for call, answer in named:
@@ -121,14 +136,23 @@ class Hud(Env):
         """
         assert self._servers is not None
         answer = await self._servers.call(call.name, call.arguments)
-        if answer.failed:
-            raise EnvError(
-                f"the {what} tool {call.name!r} failed: {answer.text:.2000}", kind=f"{what}_failed"
-            )
+        _check(answer, call.name, what)
         return answer
 
     def _seconds(self, name: str) -> float:
         return float(self.settings.get(name, SETTINGS[name]))
+
+
+def _check(answer: McpAnswer, tool: str, what: str) -> None:
+    if answer.failed:
+        raise EnvError(f"the {what} tool {tool!r} failed: {answer.text:.2000}", kind=f"{what}_failed")
+
+
+def _verdict(scenario: str, text: str) -> Score:
+    answer = McpAnswer(texts=(text,))
+    evaluation = find_reward(answer, scenario)
+    evidence: Json = {"resource": scenario, "said": text[:EVIDENCE_CHARS]}
+    return Score({"reward": (evaluation.reward, 1.0)}, evidence=[evidence])
 
 
 def permits(task: HudTask, tool: str) -> bool:
@@ -139,7 +163,8 @@ def permits(task: HudTask, tool: str) -> bool:
 
 
 def _opening(task: HudTask, setup_answers: list[McpAnswer]) -> list[dict[str, Json]]:
-    shown = setup_answers[0].text if setup_answers and task.append_setup_output else ""
+    texts = [text for answer in setup_answers for text in answer.texts]
+    shown = "\n".join(texts) if task.append_setup_output else ""
     system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
     prompt = f"{task.prompt}\n\n{shown}" if shown else task.prompt
     return [*system, {"role": "user", "content": prompt}]

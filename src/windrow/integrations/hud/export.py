@@ -92,7 +92,7 @@ def _usage(rollout: Rollout) -> dict[str, Json]:
 def _steps(rollout: Rollout) -> list[dict[str, Json]]:
     """Return one step per model call. Each message stands in one step: the first that read, wrote or caused it."""
     ends = _ends(rollout)
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][: len(ends)]  # a rollout without turns has none
     places = zip(rollout.turns, starts, ends, strict=True)
     return [_step(number, turn, rollout, start, stop) for number, (turn, start, stop) in enumerate(places, 1)]
 

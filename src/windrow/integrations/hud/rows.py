@@ -5,7 +5,8 @@
     v6   {"env": NAME, "id": TEMPLATE, "args": {…}, "slug"?: …}
 
 A row is kept as it was read. Of the first generation everything that an episode needs stands in the row, so that the environment
-`hud` plays it; the other two only name what runs on HUD's platform or in its own processes.
+`hud` plays it. It also plays a row of the second one that was given an `mcp_config`, the server of its environment. Others
+only name what runs on HUD's platform or in its own processes.
 """
 
 from __future__ import annotations
@@ -19,14 +20,25 @@ from typing import Any, Literal
 from windrow.config import nearest
 from windrow.envs import find_env
 from windrow.errors import UsageError
-from windrow.integrations.hud.tasks import read_task
+from windrow.integrations.hud.tasks import HudTask, read_scenario, read_task
 from windrow.records import Json
 from windrow.tasks.row_formats import Marks, RowFormat
 
 Generation = Literal["v4", "v5", "v6"]
 NAME = "hud"
 
-_V5 = ("env", "scenario", "args", "slug", "id", "validation", "agent_config", "columns", "metadata")
+_V5 = (
+    "env",
+    "scenario",
+    "args",
+    "mcp_config",
+    "slug",
+    "id",
+    "validation",
+    "agent_config",
+    "columns",
+    "metadata",
+)
 _V6 = (
     "env",
     "id",
@@ -45,9 +57,9 @@ _OURS = ("agent", "tags", "sampling")  # what any row of ours may have beside it
 
 def generation_of(row: Mapping[str, Json]) -> Generation | None:
     """Which generation a row is of; None: it is not HUD's. A row may be of one and still be wrong."""
-    if row.get("mcp_config") is not None:
-        return "v4"
     env = row.get("env")
+    if row.get("mcp_config") is not None:
+        return "v5" if isinstance(env, dict) and "scenario" in row else "v4"
     if isinstance(env, dict):
         return "v5"
     named = isinstance(env, str) and isinstance(row.get("id"), str) and "args" in row
@@ -103,6 +115,14 @@ def default_slug(template: str, args: Mapping[str, Json]) -> str:
     return f"{template}-{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]}"
 
 
+def playable(row: Mapping[str, Json]) -> HudTask | None:
+    """The task in a row that names its MCP servers; None for one that does not. ValueError describes a bad one."""
+    generation = generation_of(row)
+    if generation == "v4":
+        return read_task(row)
+    return read_scenario(row) if generation == "v5" and row.get("mcp_config") is not None else None
+
+
 def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
     raise ValueError(not_played(row))
 
@@ -111,10 +131,11 @@ def not_played(row: Mapping[str, Json]) -> str:
     """Why a row of a later generation cannot be played here, and what can be done."""
     generation, env = generation_of(row), row.get("env")
     name = env.get("name") if isinstance(env, dict) else env
+    server = "an 'mcp_config' in the row, the server of that environment; or " if generation == "v5" else ""
     what = f"scenario {row.get('scenario')!r}" if generation == "v5" else f"template {row.get('id')!r}"
     return (
         f"a HUD {generation} row names the {what} of the environment {name!r}, which has its prompt, tools and grading: only HUD can run "
-        f"that. Give --env module:Class, an environment of yours that plays it from `args`, or a v4 row (prompt, mcp_config)"
+        f"that. Give {server}--env module:Class, an environment of yours that plays it from `args`, or a v4 row (prompt, mcp_config)"
     )
 
 
@@ -132,6 +153,8 @@ def _check_v5(row: Mapping[str, Json]) -> None:
     _expect(row.get("id"), str, "'id' must be a text")
     if row.get("args") is None:
         raise ValueError("'args' is null: the row is a template, and its arguments are still to be filled in")
+    if row.get("mcp_config") is not None:
+        read_scenario(row)
 
 
 def _check_v6(row: Mapping[str, Json], *, verifies: bool = False) -> None:

@@ -22,6 +22,8 @@ from windrow.tools.functions import NAME
 from windrow.tools.mcp_session import McpAnswer, McpServer, McpSession
 from windrow.util.redaction import is_secret, secrets_of_header
 
+SUBMIT = "_hud_submit"
+
 
 def servers_of(config: Mapping[str, Mapping[str, Json]]) -> dict[str, McpServer]:
     """Return the address of each server with its variables replaced. UsageError names a variable that is not set."""
@@ -115,6 +117,25 @@ class Servers:
             )
         session, tool_name = self._of[name]
         return await session.call(tool_name, arguments)
+
+    async def prompt(self, name: str, arguments: dict[str, str]) -> str:
+        """Return the text of a prompt of the first server."""
+        text = await self._first.prompt(name, arguments)
+        if not text:
+            raise EnvError(f"the scenario {name!r} gave an empty prompt", kind="setup_failed")
+        return text
+
+    async def submit(self, scenario: str, answer: str) -> McpAnswer:
+        """Give the answer to the first server, by a tool that it has and does not list."""
+        return await self._first.call(SUBMIT, {"scenario": scenario, "answer": answer})
+
+    async def resource(self, uri: str) -> str:
+        """Return the text of a resource of the first server."""
+        return await self._first.resource(uri)
+
+    @property
+    def _first(self) -> McpSession:
+        return next(iter(self._sessions.values()))
 
     async def close(self) -> None:
         closing: list[Any] = [session.close() for session in self._sessions.values()]

@@ -35,6 +35,17 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: dict[str, Json] = {}
 
 
+class Scenario(msgspec.Struct, frozen=True):
+    """What a row of the second generation names: the server has a prompt and a resource of this id."""
+
+    id: str
+    arguments: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.id.rpartition(":")[2]
+
+
 class HudTask(msgspec.Struct, frozen=True, kw_only=True):
     """`servers` are as the row has them, `${VAR}` unexpanded. `allowed` None lets every tool through, `()` none."""
 
@@ -45,8 +56,9 @@ class HudTask(msgspec.Struct, frozen=True, kw_only=True):
     system_prompt: str | None = None
     allowed: tuple[str, ...] | None = None
     disallowed: tuple[str, ...] = ()
-    append_setup_output: bool = True
+    append_setup_output: bool = False
     response_tool: str | None = None
+    scenario: Scenario | None = None
 
 
 def read_task(row: Mapping[str, Json]) -> HudTask:
@@ -79,13 +91,36 @@ def read_task(row: Mapping[str, Json]) -> HudTask:
     )
 
 
+def read_scenario(row: Mapping[str, Json]) -> HudTask:
+    """Return the task in a row of the second generation that has an 'mcp_config'; ValueError describes the problem.
+
+    Texts among the arguments are sent as they are and the others as JSON: MCP has no other arguments for prompts.
+    """
+    env, name = row["env"], row.get("scenario")
+    if not isinstance(name, str) or not name:
+        raise ValueError("a HUD v5 row that is to be played has a 'scenario', a text")
+    agent = _object(row, "agent_config") or {}
+    arguments = {
+        key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for key, value in (row.get("args") or {}).items()
+    }
+    return HudTask(
+        prompt="",
+        servers=_servers(row),
+        system_prompt=_text(agent.get("system_prompt"), "agent_config.system_prompt"),
+        allowed=_patterns(env.get("include"), "env.include"),
+        disallowed=(*(_patterns(env.get("exclude"), "env.exclude") or ()), "_*"),
+        scenario=Scenario(name if ":" in name else f"{env['name']}:{name}", arguments),
+    )
+
+
 def _appends(agent: Mapping[str, Json]) -> bool:
-    for key in ("append_setup_output", "append_setup_tool"):
-        if agent.get(key) is not None:
-            if not isinstance(agent[key], bool):
-                raise ValueError(f"agent_config.{key} must be true or false, found {agent[key]!r:.80}")
-            return bool(agent[key])
-    return True
+    """Whether one of the two names of the setting is true."""
+    names = ("append_setup_output", "append_setup_tool")
+    for key in names:
+        if agent.get(key) is not None and not isinstance(agent[key], bool):
+            raise ValueError(f"agent_config.{key} must be true or false, found {agent[key]!r:.80}")
+    return any(agent.get(key) for key in names)
 
 
 def _servers(row: Mapping[str, Json]) -> dict[str, dict[str, Json]]:

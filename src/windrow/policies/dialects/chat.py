@@ -52,6 +52,7 @@ class OpenAIChat(Dialect):
     )
 
     def body(self, request: Request, model: str) -> dict[str, Json]:
+        request = with_images_after_results(request)
         body: dict[str, Json] = {"model": model, "messages": request.message_array(chat_items)}
         self.put_options(body, request)
         if asks(request.capture, "logprobs"):
@@ -143,6 +144,28 @@ class SglangChat(OpenAIChat):
 
     def output(self, choice: Choice) -> list[int] | None:
         return choice.token_ids if choice.response_token_ids is None else choice.response_token_ids
+
+
+def with_images_after_results(request: Request) -> Request:
+    """The request with the images of tool results in a user message after them: a tool message holds text alone here, and
+    nothing may stand between the results of one reply.
+    """
+    if not any(message.role == "tool" and isinstance(message.content, list) for message in request.messages):
+        return request
+    messages: list[Message] = []
+    waiting: list[dict[str, Json]] = []
+    for message in (*request.messages, None):
+        if waiting and (message is None or message.role != "tool"):
+            messages.append(Message(role="user", content=waiting, origin="tool"))
+            waiting = []
+        if message is not None and message.role == "tool" and isinstance(message.content, list):
+            images = [part for part in message.content if part.get("type") == "image_url"]
+            waiting = [*waiting, *images]
+            words = message.text or "[an image, shown below]"
+            message = msgspec.structs.replace(message, content=words)
+        if message is not None:
+            messages.append(message)
+    return msgspec.structs.replace(request, messages=tuple(messages))
 
 
 def chat_items(message: Message) -> list[Json]:

@@ -136,7 +136,8 @@ def _likeliest(answer: bytes) -> tuple[list[list[TopToken]], list[str]]:
 
 def _items(message: Message) -> list[Json]:
     if message.role == "tool":
-        result = "".join(texts(message))
+        whole = isinstance(message.content, list)
+        result: Json = parts(message, _text, _image) if whole else message.content or ""
         return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": result}]
     if isinstance(message.content, list) and message.role != "assistant":
         content: Json = parts(message, _text, _image)
