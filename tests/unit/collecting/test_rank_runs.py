@@ -471,9 +471,7 @@ def test_each_rank_calls_its_own_endpoints_by_weight(
             ranked = ["--rank", str(rank), "--rank-weights", "2,1,1", "--out", str(tmp_path / "run")]
             before = [server.completions for server in servers]
             assert main(["collect", str(tasks), "--model", "stub", *urls, *ranked]) == 0
-            called.append(
-                [server.completions - had > 0 for server, had in zip(servers, before, strict=True)]
-            )
+            called.append([server.completions - had > 0 for server, had in zip(servers, before, strict=True)])
             assert f"tasks, {2 if rank == 0 else 1} of 4 endpoints" in capsys.readouterr().err
     assert called == [[True, True, False, False], [False, False, True, False], [False, False, False, True]]
     assert len(list(load(tmp_path / "run"))) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -111,7 +112,7 @@ def test_slices_of_the_endpoints_are_all_of_them_and_none_is_empty(weights: list
     slices = [range(count)[Rank(number, tuple(weights)).endpoints(count)] for number in range(len(weights))]
     assert all(slices)
     assert (slices[0].start, slices[-1].stop) == (0, count)
-    for left, right in zip(slices, slices[1:], strict=False):
+    for left, right in itertools.pairwise(slices):
         assert right.start in (left.stop, left.stop - 1), "neighbours share one at the most"
     for rank, part in enumerate(slices):
         assert len(part) < exact(weights, rank, count) + 2
