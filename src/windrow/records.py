@@ -172,12 +172,16 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedScore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One raw number that a scorer gave; `scorer` is its name, absent when the environment itself scored."""
+    """One raw number that a scorer gave; `scorer` is its name, absent when the environment itself scored.
+
+    A score that `withholds` says that the attempt can have no reward, whatever the other scores are.
+    """
 
     value: float
     weight: float
     evidence: Json = None
     scorer: str | None = None
+    withholds: bool = False
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -354,11 +358,16 @@ class RolloutGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """What a scorer or `Env.score` returns: one value, or several as {name: (value, weight)}."""
+    """What a scorer or `Env.score` returns: one value, or several as {name: (value, weight)}.
+
+    With `withholds`, they are recorded and the attempt has no reward, whatever other scorers say: it was kept from
+    its task, and 0 would teach something else.
+    """
 
     value: float | dict[str, tuple[float, float]]
     evidence: Json = None
     metrics: dict[str, float] | None = None
+    withholds: bool = False
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -441,6 +450,11 @@ def reward_of(
         if turn.reward is not None:
             rewarded += turn.reward
     return total + rewarded
+
+
+def is_withheld(scores: Mapping[str, RecordedScore]) -> bool:
+    """Whether a score says that the attempt can have no reward."""
+    return any(score.withholds for score in scores.values())
 
 
 encode = msgspec.json.Encoder().encode

@@ -499,6 +499,7 @@ async def _walls_loops_and_wrong_addresses(tmp_path: Path, deaf: str) -> None:
     assert sorted(line["task_id"] for line in lines) == ["captcha", "challenge", "through", "wall"]
     assert {line["domain"] for line in lines} == {host.partition(":")[0]}
     assert all(line["url"].startswith(f"http://{host}/") for line in lines)
+    assert (wall.scores["blocked"].withholds, played["contact"].scores.get("blocked")) == (True, None)
 
 
 class Counting(PageReward):

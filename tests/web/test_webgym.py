@@ -61,6 +61,9 @@ async def test_a_run_in_a_browser_gives_their_numbers_and_files(tmp_path: Path) 
     assert pages[0]["image_path"] != pages[1]["image_path"]
     assert right[-1]["action"]["action"] == {"key": "answer", "arguments": {"content": "two kinds"}}
 
+    [listed] = map(json.loads, blocklist.read_text().splitlines())
+    assert listed["task_id"] == 2, "the id of the row, as WebGym has it"
+    assert Path(listed["screenshot_path"]).read_bytes().startswith(b"\x89PNG")
     there = [row(1), row(2, website="http://127.0.0.1:1/")]
     left = resolved(there, env="prompt", split="train", blocklist=str(blocklist))
     assert [left.tasks.task(n)["task_id"] for n in range(len(left.tasks))] == [1]

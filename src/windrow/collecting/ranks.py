@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -60,7 +61,7 @@ def rank_of(loaded: LoadedConfig) -> Rank | None:
 
 
 def divided(run: RunConfig, rank: Rank | None) -> RunConfig:
-    """Return the configuration with this rank's part of the shared limits, rates per minute and budgets."""
+    """Return the configuration with this rank's part of the shared limits, endpoints, rates per minute and budgets."""
     if rank is None:
         return run
     budget = run.budget
@@ -69,8 +70,8 @@ def divided(run: RunConfig, rank: Rank | None) -> RunConfig:
         env_concurrency={name: rank.places(most) for name, most in run.env_concurrency.items()},
         agent_concurrency={name: rank.places(most) for name, most in run.agent_concurrency.items()},
         judge_concurrency=run.judge_concurrency and rank.places(run.judge_concurrency),
-        policy=_slowed(run.policy, rank),
-        judge=_slowed(run.judge, rank),
+        policy=_own_part(run.policy, rank),
+        judge=_own_part(run.judge, rank),
         budget=msgspec.structs.replace(
             budget,
             tokens=budget.tokens and rank.places(budget.tokens),
@@ -88,10 +89,14 @@ def note(rank: Rank, loaded: LoadedConfig, own: int, tasks: int) -> str:
     """Return the note about a rank; it names the source of the rank if the user did not set it."""
     launcher = next((names for names in LAUNCHERS if names[0] == loaded.origins.get("rank")), None)
     label = f"rank {rank.number} of {rank.world_size}"
+    share = f"{own:,} of {tasks:,} tasks"
+    endpoints = loaded.run.policy.base_url
+    if isinstance(endpoints, list) and len(endpoints) > 1:
+        share += f", {len(endpoints[rank.endpoints(len(endpoints))]):,} of {len(endpoints):,} endpoints"
     if launcher is None:
-        return f"{label}: {own:,} of {tasks:,} tasks"
+        return f"{label}: {share}"
     variables = f"{launcher[0]}, {loaded.origins['world_size']}"
-    return f"{label} (from {variables}): {own:,} of {tasks:,} tasks; {NO_RANKS}"
+    return f"{label} (from {variables}): {share}; {NO_RANKS}"
 
 
 def is_unasked(note: str) -> bool:
@@ -101,12 +106,14 @@ def is_unasked(note: str) -> bool:
     return NO_RANKS in note
 
 
-def _slowed(policy: PolicyConfig, rank: Rank) -> PolicyConfig:
-    overrides = {
+def _own_part(policy: PolicyConfig, rank: Rank) -> PolicyConfig:
+    overrides: dict[str, Any] = {
         name: rate * rank.portion
         for name in ("requests_per_minute", "tokens_per_minute")
         if (rate := getattr(policy, name)) is not None
     }
+    if isinstance(policy.base_url, list):
+        overrides["base_url"] = policy.base_url[rank.endpoints(len(policy.base_url))]
     return msgspec.structs.replace(policy, **overrides)
 
 

@@ -14,7 +14,7 @@ from windrow.engine.recorder import Recorder
 from windrow.envs import Episode
 from windrow.envs.scoring import NoJudge, Verdict
 from windrow.errors import ScorerError, error_record
-from windrow.records import Owner, RecordedScore, Score, reward_of
+from windrow.records import Owner, RecordedScore, Score, is_withheld, reward_of
 from windrow.util.cancellation import is_cancelled, is_ours
 from windrow.util.deadlines import Deadline, limits_work
 from windrow.util.freeze import Freezer, number
@@ -36,7 +36,7 @@ async def score_episode(
                 return
     if len(setup.before_commit) < len(setup.scorers):
         recorder.outcome.grade_later()
-    elif recorder.scores or recorder.has_step_rewards():
+    elif (recorder.scores or recorder.has_step_rewards()) and not is_withheld(recorder.scores):
         recorder.outcome.mark_graded()
 
 
@@ -117,6 +117,7 @@ def verdict_of(score: Score, *, name: str, weight: float, scorer: str | None) ->
             weight=_finite_weight(value, weight, f"the weight of score {key!r}"),
             evidence=evidence,
             scorer=scorer,
+            withholds=score.withholds,
         )
         for key, (value, weight) in values.items()
     }

@@ -21,6 +21,7 @@ from windrow.records import (
     Timing,
     Turn,
     Usage,
+    is_withheld,
     reward_of,
 )
 from windrow.util.freeze import Freezer, copied, copied_messages, copied_task
@@ -52,7 +53,7 @@ def build_rollout(recorder: Recorder) -> Rollout:
         error=_frozen_error(outcome.error, recorder.freezer) if outcome.error is not None else None,
         reason=outcome.reason,
         grade=outcome.grade,
-        grading=recorder.grading if outcome.grade != "none" else None,
+        grading=recorder.grading if outcome.grade != "none" or is_withheld(recorder.scores) else None,
         reward=reward_of(status, outcome.grade, recorder.scores, turns),
         scores=recorder.scores,
         metrics=recorder.metrics,

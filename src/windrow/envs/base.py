@@ -119,7 +119,7 @@ class EnvContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScoreContext(Protocol):
-    """What a scorer may do beside reading the record: ask a judge."""
+    """What a scorer may do beside reading the record: ask a judge, and name the file of an image."""
 
     async def ask(
         self,
@@ -134,6 +134,9 @@ class ScoreContext(Protocol):
         A reply that `read` refuses (ValueError) is told to the judge, which is asked again; what stays unreadable
         raises ScorerError: a judgement is read, or it failed. The same messages are asked once in a run.
         """
+
+    def blob_path(self, name: str) -> str | None:
+        """The file that holds a blob of the record; None if there is none."""
 
     async def scored(self, given: ForcedTokens, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
         """The given ids with the logprobs that the judge's model gives them, and its `top` likeliest tokens."""

@@ -96,5 +96,8 @@ class NoJudge:
     ) -> T:
         raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)
 
+    def blob_path(self, name: str) -> str | None:
+        return None
+
     async def scored(self, given: ForcedTokens, *, top: int = 0, judge: str = "judge") -> TeacherTokens:
         raise ScorerError("a judge is asked after the commit: set after_commit = True", retryable=False)

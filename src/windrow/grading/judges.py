@@ -178,6 +178,9 @@ class JudgeContext:
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage + usage
 
+    def blob_path(self, name: str) -> str | None:
+        return self._judges.blobs.path(name)
+
     async def ask(
         self,
         messages: Messages,

@@ -1,9 +1,11 @@
-"""`Env.aggregate`: metrics that an environment computes from its own rollouts, beside those that every run has."""
+"""Metrics beside those that every run has: `Env.aggregate`, which an environment computes from its own rollouts, and those
+of the system whose rows a run has (`RowFormat.measures`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +15,9 @@ from windrow.records import Rollout, Task
 from windrow.registry import is_import_path
 from windrow.stats.final_attempts import LocatedAttempt
 from windrow.store.gradings import Gradings
+from windrow.store.line_positions import LinePosition
 from windrow.store.reader import RunReader
+from windrow.tasks.row_formats import RowFormat, format_of
 
 MayImport = Callable[[str], bool]
 
@@ -37,6 +41,10 @@ class Hooks:
         self._envs: dict[str, type[BaseEnv] | None] = {}
         self._tasks: dict[str, Task] = {}
         self._kept: dict[str, dict[str, list[Rollout]]] = {}  # by agent and env
+        self._row_format: RowFormat | None = None  # of the first row
+        self._measured: dict[str, list[LinePosition]] | None = (
+            None  # by agent: what the format's metrics are of
+        )
 
     @property
     def envs(self) -> list[str]:
@@ -47,6 +55,7 @@ class Hooks:
         """Keep the rollouts of those attempts whose environment has a hook."""
         for name in {line.env for _, line in attempts} - self._envs.keys():
             self._envs[name] = self._class_with_hook(name)
+        self._keep_measured(attempts)
         if not any(self._envs.values()):
             return
         for position, line in attempts:
@@ -56,7 +65,7 @@ class Hooks:
 
     def aggregate(self, agent: str) -> dict[str, dict[str, float]]:
         """The metrics of the hooks for one agent, by environment. A hook that fails gives a warning."""
-        aggregates: dict[str, dict[str, float]] = {}
+        aggregates = self._by_row_format(agent)
         for name, rollouts in sorted(self._kept.get(agent, {}).items()):
             env = self._envs[name]
             assert env is not None
@@ -65,6 +74,34 @@ class Hooks:
             except Exception as problem:
                 self._warn(f"aggregate() of env {name} raised {type(problem).__name__}: {problem}")
         return aggregates
+
+    def _by_row_format(self, agent: str) -> dict[str, dict[str, float]]:
+        """The metrics of the system that the rows are of. Rollouts are read once more, and none is held."""
+        row_format = self._row_format
+        positions = (self._measured or {}).get(agent)
+        if row_format is None or not positions:
+            return {}
+
+        def rollouts() -> Iterator[Rollout]:
+            for position in positions:
+                rollout = self._reader.readable(position)
+                if rollout is not None and row_format.is_row(rollout.task.data or {}):
+                    yield self._reader.folded(rollout, self._gradings)
+
+        return {
+            name: self._checked(name, measure(rollouts())) for name, measure in row_format.measures.items()
+        }
+
+    def _keep_measured(self, attempts: Sequence[LocatedAttempt]) -> None:
+        """Keep the positions of the attempts if the run's first row is of a system that has metrics of its own."""
+        if self._measured is None and attempts:
+            self._measured = {}
+            first = self._reader.readable(attempts[0][0])
+            self._row_format = format_of(first.task.data or {}) if first is not None else None
+        if self._measured is None or self._row_format is None or not self._row_format.measures:
+            return
+        for position, line in attempts:
+            self._measured.setdefault(line.agent, []).append(position)
 
     def _class_with_hook(self, name: str) -> type[BaseEnv] | None:
         """The class called `name` if it defines `aggregate`."""

@@ -48,6 +48,9 @@ class BlobStore(Blobs):
             self._written.popitem(last=False)
         return name
 
+    def path(self, name: str) -> str:
+        return str(path_of(self._folder, name).absolute())
+
     async def get(self, name: str) -> bytes:
         return await asyncio.to_thread(read_blob, self._folder, name)
 

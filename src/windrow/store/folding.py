@@ -24,6 +24,7 @@ from windrow.records import (
     Status,
     TeacherTokens,
     Turn,
+    is_withheld,
     reward_of,
 )
 
@@ -172,6 +173,8 @@ def _grade(
         if name not in answered:
             error = _error_of(name, gradings) or (rollout.error if inline else None)
             return ("failed", error) if error else ("pending", None)
+    if is_withheld(scores):
+        return "none", None
     if scores or any(turn.reward is not None for turn in rollout.turns):
         return "graded", None
     return "none", None

@@ -9,7 +9,7 @@ one task, with one sample per row.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +17,7 @@ import msgspec
 
 from windrow.errors import UsageError
 from windrow.identity import digest
-from windrow.records import Json
+from windrow.records import Json, Rollout
 from windrow.registry import integrations, load
 from windrow.tasks.rows import BadRow, Row, RowFile, Rows
 from windrow.util.hash_index import HashIndex
@@ -42,6 +42,7 @@ class Traits(msgspec.Struct, frozen=True):
 
 
 Fields = Mapping[str, Json]
+Measure = Callable[[Iterable[Rollout]], Mapping[str, float]]  # of the final attempts
 
 
 def _as_it_is(row: Fields) -> tuple[dict[str, Json], Marks]:
@@ -75,6 +76,7 @@ class RowFormat(msgspec.Struct, frozen=True, kw_only=True):
     limits_of: Callable[[Fields, str | None], dict[str, int]] = lambda row, split: {}  # given the split
     key_of: Callable[[Fields], str | None] = _id_field
     traits_of: Callable[[Fields], Traits | None] = lambda row: None  # None: by the names of its fields
+    measures: Mapping[str, Measure] = {}  # by name: the system's own metrics of a run of its rows
 
 
 def format_of(row: Fields) -> RowFormat | None:

@@ -39,6 +39,14 @@ class Rank(msgspec.Struct, frozen=True):
         """Return this rank's share of so many concurrent episodes: one at least."""
         return max(1, shares(total, self.weights)[self.number])
 
+    def endpoints(self, count: int) -> slice:
+        """Return this rank's slice of a list of so many servers. It is never empty, and together the slices are the
+        list; where it cannot be cut there, the server at the border belongs to both.
+        """
+        whole = _whole_numbers(self.weights)
+        before, own, parts = sum(whole[: self.number]), whole[self.number], sum(whole)
+        return slice(count * before // parts, -(-count * (before + own) // parts))
+
     def positions(self, count: int) -> array[int]:
         """Return the positions of this rank in a plan of `count` tasks."""
         turns = rounds(self.weights, count)

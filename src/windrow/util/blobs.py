@@ -42,6 +42,10 @@ class Blobs:
         """The bytes of this name; StoreError if they are missing or damaged."""
         raise NotImplementedError
 
+    def path(self, name: str) -> str | None:
+        """The file that has the bytes of this name, or None if they are in memory."""
+        return None
+
     async def image(self, data: bytes, media_type: str, width: int, height: int) -> dict[str, Json]:
         """Store an image; returns the part of a message's content that names it."""
         name = await self.put(data)

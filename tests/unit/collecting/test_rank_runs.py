@@ -456,3 +456,22 @@ def test_what_ranks_share_is_divided_by_weight(tmp_path: Path) -> None:
             resolved.behaviour.hash == resolve(load_config((), {**shared, "rank": 0}, PRICED)).behaviour.hash
         )
     assert found == [(32, 4, 50.0, 5, 1.0), (16, 2, 25.0, 3, 0.5), (16, 2, 25.0, 2, 0.5)]
+
+
+def test_each_rank_calls_its_own_endpoints_by_weight(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(f'{{"prompt": "p{n}", "answer": "1"}}\n' for n in range(8)))
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(ModelServer(lambda body, n: "1")) for _ in range(4)]
+        urls = [flag for server in servers for flag in ("--base-url", server.url)]
+        called = []
+        for rank in range(3):
+            ranked = ["--rank", str(rank), "--rank-weights", "2,1,1", "--out", str(tmp_path / "run")]
+            before = [server.completions for server in servers]
+            assert main(["collect", str(tasks), "--model", "stub", *urls, *ranked]) == 0
+            called.append([server.completions - had > 0 for server, had in zip(servers, before, strict=True)])
+            assert f"tasks, {2 if rank == 0 else 1} of 4 endpoints" in capsys.readouterr().err
+    assert called == [[True, True, False, False], [False, False, True, False], [False, False, False, True]]
+    assert len(list(load(tmp_path / "run"))) == 8

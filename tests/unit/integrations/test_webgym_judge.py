@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +17,13 @@ from tests.support.collect_helpers import answering, collected
 from tests.support.image_env import picture
 from tests.support.judged_runs import gradings, values
 from tests.support.model_server import ModelServer
-from windrow import Env, Observation, Rollout, Step
+from tests.support.task_loading import resolved
+from tests.support.webgym_data import row
+from windrow import Env, Observation, Rollout, Score, Step
 from windrow.cli.main import main
+from windrow.envs import Episode
+from windrow.errors import ExportError
+from windrow.integrations.webgym.report import report
 from windrow.integrations.webgym.scorer import views_of
 from windrow.records import Message, Task
 from windrow.tools import ToolResult
@@ -87,6 +94,7 @@ async def judged(
     judge: Judge = passing,
     reply: str = "Ulm, with 161 m.",
     row: dict[str, Any] = ROW,
+    env: str = "tests.unit.integrations.test_webgym_judge:Watched",
     **settings: Any,
 ) -> tuple[Rollout, list[Asked]]:
     """The rollout of a run, and what its judge was asked."""
@@ -105,10 +113,15 @@ async def judged(
             "judge": {"model": "stub", "base_url": server.url, "backoff_s": 0, "call_retries": 0},
         }
         config.write_text(json.dumps(tree))
-        env = "tests.unit.integrations.test_webgym_judge:Watched"
         await collected([row], policy=answering(reply), env=env, out=str(run), config=config)
     [rollout] = windrow.load(run)
     return rollout, heard
+
+
+def left_of(rows: list[dict[str, Any]], blocklist: Path) -> list[Task]:
+    """The rows that a block list leaves for training."""
+    left = resolved(rows, env="prompt", split="train", blocklist=str(blocklist))
+    return [left.tasks.task(n) for n in range(len(left.tasks))]
 
 
 async def test_a_grounded_answer_with_all_its_facts_is_worth_one(tmp_path: Path) -> None:
@@ -158,8 +171,8 @@ async def test_each_fact_has_a_verdict_of_its_own(tmp_path: Path) -> None:
 async def test_without_an_answer_it_is_a_zero_and_the_wall_is_asked_about_all_the_same(
     tmp_path: Path,
 ) -> None:
-    rollout, heard = await judged(tmp_path / "run", but(wall=YES), reply="…")
-    assert values(rollout) == {"webgym": 0.0, "webgym.blocked": 1.0}
+    rollout, heard = await judged(tmp_path / "run", reply="…")
+    assert (rollout.reward, values(rollout)) == (0.0, {"webgym": 0.0, "webgym.blocked": 0.0})
     assert [asked.kind for asked in heard] == ["wall"]
 
 
@@ -172,9 +185,67 @@ async def test_an_empty_answer_claims_nothing_and_the_facts_decide(tmp_path: Pat
     assert "reference" not in {asked.kind for asked in heard}
 
 
-async def test_a_wall_is_no_success(tmp_path: Path) -> None:
-    rollout, _ = await judged(tmp_path / "run", but(wall=YES))
-    assert (rollout.reward, values(rollout)["webgym.blocked"]) == (0.0, 1.0)
+@pytest.mark.parametrize("reply", ["Ulm, with 161 m.", "…"])
+async def test_an_episode_that_a_judge_calls_blocked_has_no_reward_and_is_counted_and_listed(
+    tmp_path: Path, reply: str
+) -> None:
+    run, blocklist = tmp_path / "run", tmp_path / "blocklist.jsonl"
+    started = time.time()
+    rollout, heard = await judged(
+        run, but(wall=YES), reply=reply, row=row(7, id="seven"), blocklist=str(blocklist)
+    )
+    assert (rollout.reward, rollout.grade, values(rollout)) == (None, "none", {"webgym.blocked": 1.0})
+    assert {asked.kind for asked in heard} <= {"wall", "matters"}
+    measured = report(run).measured
+    assert (measured.webgym.blocked_rate, measured.honest.outcomes) == (1.0, {"blocked": 1})
+    windrow.export(run, to="webgym", out=tmp_path / "t.jsonl")
+    last = json.loads((tmp_path / "t.jsonl").read_text())[-1]["reward"]
+    assert (last["reward"], last["is_blocked"]) == (None, True)
+    with pytest.raises(ExportError, match="1 not graded"):
+        windrow.export(run, to="sft", out=tmp_path / "sft.jsonl", min_reward=0.0)
+    [line] = map(json.loads, blocklist.read_text().splitlines())
+    assert (line["domain"], line["url"], line["task_id"]) == ("shop7.example", "https://shop7.example", 7)
+    assert Path(line["screenshot_path"]).read_bytes() == picture(SCREENS)
+    assert started - 1 <= datetime.fromisoformat(line["blocked_at"]).timestamp() <= time.time()
+    assert [row["task_id"] for row in left_of([row(7), row(8)], blocklist)] == [8]
+
+
+def test_a_blocked_episode_that_is_judged_again_is_listed_once_and_stays_without_a_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(judged(Path("run"), but(wall=YES), row=row(7), blocklist="blocklist.jsonl"))
+    with ModelServer(lambda body, n: YES) as server:
+        again = ["--scorer", "webgym", "--judge", "other", "--judge-base-url", server.url]
+        Path("b.yaml").write_text("scorers: [{name: webgym, settings: {blocklist: blocklist.jsonl}}]")
+        assert main(["rescore", "run", *again[2:], "--config", "b.yaml", "--quiet"]) == 0
+    [rollout] = windrow.load("run")
+    assert (rollout.reward, rollout.grade) == (None, "none")
+    assert len(Path("blocklist.jsonl").read_text().splitlines()) == 1
+
+
+class Walled(Watched):
+    """Ends at a wall, as the environment says, after a step that was rewarded."""
+
+    async def step(self, reply: Message, results: list[ToolResult]) -> Step:
+        wall = {"kind": "refused", "url": "https://shop7.example", "why": "HTTP 403"}
+        return Step(done=True, reward=0.5, state={"answer": reply.text, "blocked": wall})
+
+    async def score(self, episode: Episode) -> Score:
+        return Score({"blocked": (1.0, 0.0)}, withholds=True)
+
+
+async def test_where_the_environment_saw_a_wall_no_judge_is_asked_and_no_scorer_gives_a_reward(
+    tmp_path: Path,
+) -> None:
+    env = "tests.unit.integrations.test_webgym_judge:Walled"
+    rollout, heard = await judged(tmp_path / "run", passing, row=row(7), env=env)
+    assert (rollout.reward, rollout.grade, heard) == (None, "none", [])
+    plain = {**row(7), "answer": "x"}
+    await collected([plain], policy=answering("x"), env=env, out=str(tmp_path / "e"), scorers=["exact"])
+    [rollout] = windrow.load(tmp_path / "e")
+    assert (rollout.reward, rollout.grade, values(rollout)["exact"]) == (None, "none", 1.0)
+    assert report(tmp_path / "e").measured.webgym.blocked_rate == 1.0
 
 
 async def test_screens_that_do_not_matter_are_left_out_but_never_the_last(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.webgym_data import steps
+from tests.support.webgym_data import Action, browsed, failed, steps, write_browsed
+from windrow.cli.main import main
 from windrow.integrations.webgym.metrics import Share, Step, Trajectory, WebGymMetrics, crashed, measure
+from windrow.integrations.webgym.report import report
+from windrow.stats.metrics import measure_run
+from windrow.trackers.reporting import flat
 
 pytestmark = pytest.mark.slow
 
@@ -162,3 +168,24 @@ def test_in_one_pass_comes_out_what_the_formulas_say(
 ) -> None:
     found = measure(trajectories, chunk_size=chunk_size).webgym
     assert msgspec.to_builtins(found) == written_out(trajectories, chunk_size)
+
+
+def test_a_run_of_their_rows_has_their_numbers_in_metrics_json_and_for_trackers(tmp_path: Path) -> None:
+    click: Action = ("click", {"x": 1.0, "y": 1.0})
+    answer: Action = ("answer", {"text": "3"})
+    rollouts = [
+        browsed(click, ("back", {}), answer, number=1, reward=1.0),
+        browsed(answer, number=2, reward=0.0),
+        browsed(click, number=3, blocked=True),
+        failed(click, number=4),
+    ]
+    run = write_browsed(tmp_path / "run", rollouts)
+    assert main(["stats", str(run), "--write"]) == 0
+    [agent] = json.loads((run / "metrics.json").read_bytes())["agents"]
+    theirs = agent["agent_metrics"]["aggregate"]["webgym"]
+    assert theirs == report(run).plain()["webgym"]
+    assert (theirs["success_rate"], theirs["crashed_rate"], theirs["blocked_rate"]) == (0.5, 0.25, 1 / 3)
+    sent = flat(measure_run(run).metrics)
+    assert sent[f"{agent['agent']}/aggregate/webgym/blocked_rate"] == 1 / 3
+    ours = [msgspec.structs.replace(r, task=msgspec.structs.replace(r.task, data={"q": 1})) for r in rollouts]
+    assert "webgym" not in str(measure_run(write_browsed(tmp_path / "other", ours)).metrics.agents)

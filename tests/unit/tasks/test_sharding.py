@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -104,3 +105,14 @@ def test_a_rank_has_one_place_at_least() -> None:
 
 def test_tasks_of_a_heavier_rank_are_spread_over_the_plan() -> None:
     assert parts([2, 1, 1], 8) == [[0, 3, 4, 7], [1, 5], [2, 6]]
+
+
+@given(WEIGHTS, st.integers(1, 40))
+def test_slices_of_the_endpoints_are_all_of_them_and_none_is_empty(weights: list[float], count: int) -> None:
+    slices = [range(count)[Rank(number, tuple(weights)).endpoints(count)] for number in range(len(weights))]
+    assert all(slices)
+    assert (slices[0].start, slices[-1].stop) == (0, count)
+    for left, right in itertools.pairwise(slices):
+        assert right.start in (left.stop, left.stop - 1), "neighbours share one at the most"
+    for rank, part in enumerate(slices):
+        assert len(part) < exact(weights, rank, count) + 2

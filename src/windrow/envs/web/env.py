@@ -107,6 +107,7 @@ class WebEnv(Env):
         self._lock = asyncio.Lock()
         self._acts: list[Act] = []
         self._paid = Paid()
+        self._shot: str | None = None  # the file of the last wall's picture
         hook = task.get("page_reward") or options.page_reward
         self._hook: PageReward | None = _hook(hook)(task, self.ctx.seed) if hook is not None else None
         self._browser = browser = await self._leased()
@@ -304,22 +305,35 @@ class WebEnv(Env):
 
     async def _list(self, wall_seen: Wall, blob: str | None) -> None:
         """Write a wall to the block list, once per episode and site."""
-        domain = blocklist.domain_of(wall_seen.url)
+        self._shot = self.ctx.blobs.path(blob) if blob is not None else None
+        await self._list_site(wall_seen.url)
+
+    async def _list_site(self, url: str) -> None:
+        domain = blocklist.domain_of(url)
         if self._options.blocklist is None or domain in self._counts.listed:
             return
         self._counts.listed.add(domain)
         path = Path(self._options.blocklist)
-        await asyncio.to_thread(blocklist.append, path, wall_seen.url, task=self._task.key, screenshot=blob)
+        await asyncio.to_thread(blocklist.append, path, url, task=self._task, screenshot=self._shot)
+
+    def _site(self) -> str:
+        """The address that the task begins at: it is the tasks of that site which are shut out."""
+        url = str(self._task.get("start_url") or self._task.get("url") or "")
+        return url if "//" in url else self._browser.start_url
 
     def window(self, messages: Sequence[Message]) -> list[tuple[int, int]]:
         """Everything but the pages before the last `history`."""
         return in_view(messages, self._options.history)
 
     async def score(self, episode: Episode) -> Score | None:
-        """The score by the page or by the row's `expect`, and the counts. Behind a wall, or after a network failure,
-        nothing is graded."""
+        """The score by the page or by the row's `expect`, and the counts. Behind a wall there is no reward, whoever
+        scores; after a network failure there is no score."""
         metrics = {**self._counts.metrics(), "browser_queued_s": self._browser.lease.queued_s}
-        if self._counts.wall is not None or self._browser.cut_off:
+        if self._counts.wall is not None:
+            await self._list_site(self._site())
+            wall_record = self._counts.wall.as_record()
+            return Score({"blocked": (1.0, 0.0)}, wall_record, metrics, withholds=True)
+        if self._browser.cut_off:
             return Score({}, metrics=metrics)
         expect = self._task.get("expect")
         if self._hook is not None and not self._paid.done:

@@ -10,12 +10,14 @@ The row stays as it is. Beside it stand what the environment `web` reads: `instr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from windrow.identity import digest
-from windrow.records import Json
+from windrow.records import Json, Rollout
 from windrow.tasks.row_formats import WEB, Marks, RowFormat, Traits, host_of
 
 NAME, WEBSITE, DIFFICULTY, REFERENCE = "task_name", "website", "difficulty", "evaluator_reference"
@@ -138,6 +140,15 @@ def opening_of(row: Mapping[str, Json]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": row[NAME]}]
 
 
+def _measured(rollouts: Iterable[Rollout]) -> dict[str, float]:
+    """WebGym's metrics of these rollouts."""
+    from windrow.integrations.webgym.metrics import measure  # both read rows, so it is imported here
+    from windrow.integrations.webgym.steps import trajectory_of
+
+    found: dict[str, float] = msgspec.to_builtins(measure(map(trajectory_of, rollouts)).webgym)
+    return found
+
+
 ROW_FORMAT = RowFormat(
     is_row=is_row,
     opening_of=opening_of,
@@ -145,4 +156,5 @@ ROW_FORMAT = RowFormat(
     env_of=lambda row: WEB,
     limits_of=limits_of,
     traits_of=traits_of,
+    measures={"webgym": _measured},
 )

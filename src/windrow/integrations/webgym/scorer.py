@@ -3,7 +3,8 @@
 It asks concurrently: which screenshots matter (the last always does), whether a wall against robots kept the agent
 out, whether the pages show everything that the answer claims, and for each fact of the task whether they show it. The
 score is 1 if the answer is grounded and every fact is there, else 0; each verdict is recorded beside it and allows
-partial credit. An episode without an answer is 0. An unreadable reply of a judge is requested again, and then the
+partial credit. An episode without an answer is 0. One that ended at a wall has no score and no reward, and its site goes
+onto the block list of the setting `blocklist`; where the environment saw the wall, nobody is asked. An unreadable reply of a judge is requested again, and then the
 grading fails: it is never a 0, and never a 1.
 
 The scorer reads the record alone: a run can be judged again without a browser.
@@ -11,7 +12,9 @@ The scorer reads the record alone: a run can be judged again without a browser.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -19,11 +22,13 @@ import msgspec
 from windrow.config import PolicyConfig
 from windrow.envs import Episode, ScoreContext
 from windrow.envs.scoring import Verdict
+from windrow.envs.web import blocklist
 from windrow.envs.web.prompt import page_in
 from windrow.errors import ScorerError
 from windrow.grading.judge_panel import JUDGE, JudgingScorer, read_settings, together
 from windrow.grading.judge_replies import read_mark
 from windrow.grading.judge_view import framed
+from windrow.integrations.webgym.steps import BLOCKED
 from windrow.records import Json, Message, RecordedScore, Task, part_text
 from windrow.tasks.rubrics import TAGGED, YES_NO
 from windrow.util.blobs import is_blob
@@ -39,6 +44,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     choose: bool = True  # whether screenshots that do not matter are left out
     screenshots: Count = 48  # at most so many are shown, the last ones
     wall_screenshots: Count = 20  # and so many, from first to last, to the question of the wall
+    blocklist: str | None = None  # the file that sites with walls are added to
 
 
 class View(msgspec.Struct, frozen=True):
@@ -50,7 +56,7 @@ class View(msgspec.Struct, frozen=True):
 
 class WebGymJudge(JudgingScorer):
     name = "webgym"
-    version = 1  # of the questions below, and of how answers are read
+    version = 2  # of the questions below, and of how answers are read
 
     def __init__(self, name: str, weight: float, settings: Mapping[str, Json]) -> None:
         self._set = read_settings(settings, _Settings)
@@ -64,12 +70,14 @@ class WebGymJudge(JudgingScorer):
 
     @classmethod
     def identity(cls, settings: Mapping[str, Json]) -> Json:
-        return {key: value for key, value in settings.items() if key not in ("judge", "quick")}
+        return {key: value for key, value in settings.items() if key not in ("judge", "quick", "blocklist")}
 
     async def judge(self, episode: Episode, ctx: ScoreContext) -> Verdict:
         views, answer = views_of(episode.messages), answer_of(episode)
         if not views:
             raise ScorerError(f"scorer {self.name!r}: the episode has recorded no page", retryable=False)
+        if isinstance(episode.state, dict) and episode.state.get(BLOCKED):
+            return await self._blocked(episode, views, ctx, episode.state[BLOCKED])
         asking = _Asking(episode.task, ctx, self._quick)
         choosing = views[:-1] if answer is not None and self._set.choose else []
         *matter, wall = await together(
@@ -78,7 +86,9 @@ class WebGymJudge(JudgingScorer):
                 asking.wall(_spread(views, self._set.wall_screenshots)),
             ]
         )
-        scores = {"blocked": self._part(wall)}
+        if wall:
+            return await self._blocked(episode, views, ctx, None)
+        scores = {BLOCKED: self._part(wall)}
         if answer is None:
             return self._verdict(0.0, {"answer": None}, scores)
         left_out = {view.number for view, yes in zip(choosing, matter, strict=True) if not yes}
@@ -91,9 +101,28 @@ class WebGymJudge(JudgingScorer):
         )
         if reference is not None:
             scores["reference"] = self._part(reference)
-        done = grounded and len(met) == len(facts) and reference is not False and not wall
+        done = grounded and len(met) == len(facts) and reference is not False
         evidence = {"answer": answer, "screenshots": [view.number for view in seen]}
         return self._verdict(float(done), evidence, scores)
+
+    async def _blocked(
+        self, episode: Episode, views: Sequence[View], ctx: ScoreContext, evidence: Json
+    ) -> Verdict:
+        """Return the verdict on an episode that ended at a wall, and put its site onto the block list."""
+        state = episode.state if isinstance(episode.state, dict) else {}
+        url = _text(episode.task.get("start_url")) or _text(state.get("url"))
+        if self._set.blocklist is not None and url is not None:
+            blob = next((part["blob"] for part in views[-1].parts if is_blob(part)), None)
+            await asyncio.to_thread(
+                blocklist.append,
+                Path(self._set.blocklist),
+                url,
+                task=episode.task,
+                screenshot=ctx.blob_path(blob) if blob is not None else None,
+                at=episode.turns[-1].started_at if episode.turns else None,
+            )
+        score = RecordedScore(value=1.0, weight=0.0, evidence=evidence, scorer=self.name, withholds=True)
+        return Verdict({f"{self.name}.{BLOCKED}": score}, {})
 
     def _part(self, value: float, evidence: Json = None) -> RecordedScore:
         return RecordedScore(value=float(value), weight=0.0, evidence=evidence, scorer=self.name)

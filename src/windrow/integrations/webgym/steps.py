@@ -24,6 +24,7 @@ from windrow.integrations.webgym.rows import difficulty_of, is_row
 from windrow.records import Call, Json, Message, Rollout, ToolCall, Turn
 
 WAIT = "wait"
+BLOCKED = "blocked"  # the score of an episode that ended at a wall
 # Actions of the environment `web`, as theirs calls them; others keep their names.
 KEYS = {"answer": ANSWER, "back": GO_BACK, "go_back": GO_BACK, "goto": "navigate", "left_click": "click"}
 CALL_MARKS = ("<tool_call>", "<function=", "<|python_tag|>", "\nAction Input:")
@@ -66,7 +67,14 @@ def outcome_of(rollout: Rollout) -> str:
     """Return the ending of a rollout in one word or two."""
     if rollout.status == "failed" and rollout.error is not None:
         return f"failed ({rollout.error.owner})"
-    return "blocked" if _is_blocked(rollout.state) else rollout.stop
+    return "blocked" if is_blocked(rollout) else rollout.stop
+
+
+def is_blocked(rollout: Rollout) -> bool:
+    """Return whether a rollout ended at a wall: the environment saw it, or a judge says so."""
+    return _is_wall(rollout.state) or any(
+        name.rpartition(".")[2] == BLOCKED and score.value == 1.0 for name, score in rollout.scores.items()
+    )
 
 
 def steps_of(rollout: Rollout, *, thousandths: bool = False) -> list[Taken]:
@@ -81,8 +89,9 @@ def steps_of(rollout: Rollout, *, thousandths: bool = False) -> list[Taken]:
         why = rollout.error.message if rollout.error is not None else rollout.status
         taken.append(Taken(turn=None, key=NO_ACTION, failed=why))
     if taken:
-        blocked = taken[-1].blocked or _is_blocked(rollout.state)
-        taken[-1] = msgspec.structs.replace(taken[-1], reward=rollout.reward, blocked=blocked)
+        blocked = taken[-1].blocked or is_blocked(rollout)
+        reward = None if blocked else rollout.reward
+        taken[-1] = msgspec.structs.replace(taken[-1], reward=reward, blocked=blocked)
     return taken
 
 
@@ -95,7 +104,7 @@ def _taken(rollout: Rollout, thousandths: bool) -> Iterator[Taken]:
         state = turn.state if isinstance(turn.state, dict) else {}
         where = state or where
         reply_text = _said(rollout, turn)
-        blocked = _is_blocked(state)
+        blocked = _is_wall(state)
         if not turn.tool_calls:
             yield Taken(
                 turn=number, key=WAIT, reply=reply_text, page=page, failed=turn.parse_error, blocked=blocked
@@ -166,5 +175,5 @@ def _arguments(call: ToolCall, size: tuple[int, int] | None) -> dict[str, Json]:
     return given
 
 
-def _is_blocked(state: Json) -> bool:
+def _is_wall(state: Json) -> bool:
     return isinstance(state, dict) and bool(state.get("blocked"))
