@@ -14,6 +14,7 @@ from windrow.records import (
     ErrorRecord,
     Json,
     Message,
+    PolicyRecord,
     Rollout,
     Status,
     Stop,
@@ -21,6 +22,7 @@ from windrow.records import (
     Timing,
     Turn,
     Usage,
+    lowest_version,
     reward_of,
 )
 from windrow.util.freeze import Freezer, copied, copied_messages, copied_task
@@ -45,7 +47,7 @@ def build_rollout(recorder: Recorder) -> Rollout:
         task=slot.recorded_task,
         env=recorder.env,
         agent=recorder.agent,
-        policy=recorder.policy,
+        policy=_policy(recorder),
         tools=recorder.tools,
         status=status,
         stop=stop,
@@ -63,6 +65,11 @@ def build_rollout(recorder: Recorder) -> Rollout:
         timing=_timing(recorder),
         capture=recorder.captured,
     )
+
+
+def _policy(recorder: Recorder) -> PolicyRecord:
+    version = lowest_version(recorder.turns)
+    return recorder.policy if version is None else msgspec.structs.replace(recorder.policy, version=version)
 
 
 def _add_derived_metrics(recorder: Recorder) -> None:
