@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from windrow.integrations.tinker.traces import trace_of
-from windrow.records import Json, Rollout, Stop, Turn, is_whole_number, lowest_version
+from windrow.records import Grading, Json, Rollout, Stop, Turn, is_whole_number, lowest_version
 from windrow.util.token_contexts import ID_BYTES
 
 SCHEMA_VERSION = 1
@@ -36,7 +37,7 @@ class Form(NamedTuple):
     mask_parse_errors: bool = False
 
 
-def summary_line(rollout: Rollout, form: Form) -> dict[str, Json]:
+def summary_line(rollout: Rollout, form: Form, gradings: Sequence[Grading] = ()) -> dict[str, Json]:
     """Raises IndexError for a turn that names messages which are not there."""
     final = sum(score.weight * score.value for score in rollout.scores.values())
     return {
@@ -50,7 +51,7 @@ def summary_line(rollout: Rollout, form: Form) -> dict[str, Json]:
         "final_reward": None if rollout.reward is None else float(final),
         "trajectory_metrics": rollout.metrics
         | {f"score/{name}": score.value for name, score in rollout.scores.items()},
-        "steps": _steps(rollout, form),
+        "steps": _steps(rollout, form, gradings),
         "final_ob_len": 0,  # nothing is rendered after the last reply
         "windrow": _origin(rollout),
     }
@@ -72,7 +73,7 @@ def is_masked(turn: Turn, form: Form) -> bool:
     return form.mask_parse_errors and turn.parse_error is not None
 
 
-def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
+def _steps(rollout: Rollout, form: Form, gradings: Sequence[Grading]) -> list[dict[str, Json]]:
     turns = [turn for turn in rollout.turns if turn.role == "agent"]
     steps = []
     for step_index, turn in enumerate(turns):
@@ -89,7 +90,7 @@ def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
             "stop_reason": _stop_reason(turn),
         }
         if form.trace:
-            step["trace"] = trace_of(rollout, turn, last=last)
+            step["trace"] = trace_of(rollout, turn, last=last, gradings=gradings)
         steps.append(step)
     return steps
 
