@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 import pytest
+from accelerate import PartialState
 from transformers.utils import get_json_schema
 from trl.experimental.async_grpo.async_rollout_worker import (
     RolloutGroup,
@@ -77,6 +78,7 @@ async def theirs(rows: list[dict[str, Any]]) -> list[RolloutSample]:
         env_rewards=[None] * len(rows),
         rollout_rewards=[None] * len(rows),
     )
+    PartialState()  # their logger asks for it
     samples: list[RolloutSample] = await _AsyncRolloutLoop._score_group(worker, group)
     return samples
 
