@@ -11,7 +11,7 @@ PYTHON ?=
 # Packages that are heavy, or that need other versions than the rest: an environment each, for the tests of that name. It has the
 # extra of that name, or the one that EXTRA_NAME says, and what tests/interop/NAME.txt pins, which wins over constraints.txt.
 INTEROP := wandb mlflow tensorboard tinker hud torch
-TESTS_torch := tests/interop/test_trl.py  # one environment for all that needs torch and nothing of its own
+TESTS_torch := tests/interop/test_torch_trl.py  # one environment for all that needs torch and nothing of its own
 EXTRA_tinker := tokens
 EXTRA_hud := tokens
 

@@ -130,7 +130,7 @@ class TinkerEnv(Env):
 
     def _news(self, reply: Message | None) -> list[dict[str, Json]]:
         """The messages of the observation that the policy has not seen. A history that was rewritten is all new."""
-        prompt = self._renderer.prompt(self._observation)
+        prompt: list[dict[str, Json]] = self._renderer.prompt(self._observation)
         before = [*self._seen, *([] if reply is None else [{"role": "assistant", "content": reply.text}])]
         self._seen = prompt
         if prompt[: len(before)] == before:

@@ -28,11 +28,11 @@ MAX_KEPT = 10_000  # conversations and replies: more than episodes that run at a
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class MessageRenderer(Renderer):
+class MessageRenderer(Renderer):  # type: ignore[misc]  # theirs has no types here
     """One number per conversation and per reply; it is never sent anywhere."""
 
     def __init__(self) -> None:
-        super().__init__(None)  # type: ignore[arg-type]  # there is no tokenizer: nothing is split
+        super().__init__(None)  # there is no tokenizer: nothing is split
         self._numbers = count()
         self._prompts: dict[int, list[dict[str, Any]]] = {}
         self._replies: dict[int, tuple[dict[str, Any], ParseTermination]] = {}
@@ -97,7 +97,7 @@ def _ours(message: dict[str, Any]) -> dict[str, Json]:
     if any(part.get("type") not in ("text", "thinking") for part in parts):
         raise EnvError("this environment shows more than text, which is not bridged")
     role = message["role"] if message["role"] in _ROLES else "assistant"
-    return {"role": role, "content": content if isinstance(content, str) else get_text_content(message)}  # type: ignore[arg-type]
+    return {"role": role, "content": content if isinstance(content, str) else get_text_content(message)}
 
 
 def _theirs(reply: Message) -> dict[str, Any]:
