@@ -1,6 +1,6 @@
 """TRL: rollouts as rows of token ids, masks and logprobs for its trainers, and its environment classes.
 
-Here belongs the layout of those rows (`export`), and playing what `environment_factory` takes (`env`). How turns become training sequences belongs in `exports/tokens`; reward
+Here belongs the layout of those rows (`export`), and playing the classes that its trainers take (`env`). How turns become training sequences belongs in `exports/tokens`; reward
 functions with the signature that its trainers call are run by `grading/reward_functions.py`.
 """
 
