@@ -11,6 +11,7 @@ PYTHON ?=
 # Packages that are heavy, or that need other versions than the rest: an environment each, for the tests of that name. It has the
 # extra of that name, or the one that EXTRA_NAME says, and what tests/interop/NAME.txt pins, which wins over constraints.txt.
 INTEROP := wandb mlflow tensorboard tinker hud torch
+TESTS_torch := tests/interop/test_torch_trl.py  # one environment for all that needs torch and nothing of its own
 EXTRA_tinker := tokens
 EXTRA_hud := tokens
 
@@ -64,7 +65,7 @@ test: lint browser ## linters, then every test, the slow ones too
 test-interop: $(INTEROP:%=test-interop-%) ## with the real packages, each in an environment of its own (.interop/)
 
 test-interop-%: .interop/%/.stamp
-	timeout 900 .interop/$*/bin/python -m pytest -q tests/interop/test_$*.py
+	timeout 900 .interop/$*/bin/python -m pytest -q tests/interop/test_$*.py $(TESTS_$*)
 
 test-interop-hud: $(STAMP)  # the command drives a server of theirs: each has an MCP of its own version
 

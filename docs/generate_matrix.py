@@ -55,7 +55,7 @@ def against(row: dict[str, str], versions: dict[str, dict[str, str]]) -> str:
 
 def environment(test: str) -> str:
     """The file of pins that a test runs with."""
-    found = re.match(r"tests/interop/test_(\w+)\.py", test)
+    found = re.match(r"tests/interop/test_([a-z]+)\w*\.py", test)
     return f"{found[1]}.txt" if found else "constraints.txt"
 
 

@@ -226,6 +226,8 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Who played. `version` is the oldest that sampled any of it (`lowest_version`); lines of older logs have none."""
+
     model: str
     sampling: dict[str, Json]
     fingerprint: str
@@ -423,6 +425,19 @@ def _tool_use(turns: Iterable[Turn]) -> dict[str, ToolUse]:
             seconds=before.seconds + call.seconds,
         )
     return use_by_tool
+
+
+def lowest_version(turns: Iterable[Turn]) -> str | None:
+    """The lowest policy version of these turns. Whole numbers compare as such; other names have no order, so they give
+    a version only where all are the same."""
+    versions = {version for turn in turns for _, version in turn.versions}
+    if len(versions) > 1 and not all(map(is_whole_number, versions)):
+        return None
+    return min(versions, key=lambda version: int(version) if len(versions) > 1 else 0, default=None)
+
+
+def is_whole_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def is_done(status: str, reason: str | None) -> bool:

@@ -46,6 +46,7 @@ class Integration(NamedTuple):
     row_formats: Targets = _NOTHING  # by a field that such a row has: a RowFormat
     rubrics: Targets = _NOTHING  # by a row's field: a function that makes a Rubric of its value
     conversation_fields: tuple[str, ...] = ()  # fields that judged environments take for `messages`
+    env_addresses: Targets = _NOTHING  # functions: the settings that `--env NAME:ADDRESS` means
     agent_addresses: Targets = _NOTHING  # functions: the settings that `--agent NAME:ADDRESS` means
     scorer_addresses: Targets = _NOTHING  # functions: the settings that `--scorer NAME:ADDRESS` means
     agent_envs: Targets = _NOTHING  # by agent: the one environment that it plays in

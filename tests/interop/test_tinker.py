@@ -24,10 +24,12 @@ from tinker_cookbook.stores.training_store import TrainingRunStore
 from tinker_cookbook.utils.logtree_formatters import ConversationFormatter
 
 import windrow
+from tests.support.collect_helpers import answering
 from tests.support.exact_token_policy import ExactPolicy, numbers
 from tests.support.export_helpers import sampled
 from tests.support.run_builders import folder_in_memory, write_run
 from windrow import Completion, Env, Observation, Request, Score, Step, Tool
+from windrow.errors import UsageError
 from windrow.exports.tokens.arrays import floats_of
 from windrow.integrations.tinker.summaries import STOPS
 from windrow.records import Call, Rollout, Stop
@@ -283,3 +285,77 @@ def trained(data: list[tinker.Datum]) -> Counter[tuple[Any, ...]]:
             if mask:
                 found[tuple(ids[: place + 1]), target, logprob, round(advantage, 5)] += 1
     return found
+
+
+FACTORIES = "tests.interop.tinker_factories"
+
+
+async def bridged(
+    factory: str, folder: Path, answer: Callable[[Request], Any], samples: int = 1
+) -> list[Rollout]:
+    """The rollouts of builders of theirs, played by a policy of ours, in the order of the run."""
+    out = folder / "run"
+    async for _ in windrow.collect(
+        f"tinker:{FACTORIES}:{factory}", policy=answering(answer), samples=samples, out=str(out)
+    ):
+        pass
+    return list(windrow.load(out))
+
+
+async def test_its_problems_are_played_and_graded_by_its_own_code(tmp_path: Path) -> None:
+    rollouts = await bridged(
+        "sums", tmp_path, lambda request: "= 7" if "4 + 3" in request.messages[-1].text else "?", 2
+    )
+    assert [(r.task.key, r.reward, r.stop) for r in rollouts] == [
+        (f"{FACTORIES}:sums:0", 1.0, "env_done"),
+        (f"{FACTORIES}:sums:0", 1.0, "env_done"),
+        (f"{FACTORIES}:sums:1", 0.0, "env_done"),
+        (f"{FACTORIES}:sums:1", 0.0, "env_done"),
+    ]
+    assert rollouts[0].task.tags == ("arithmetic",)
+    assert [m.role for m in rollouts[0].messages] == ["user", "assistant", "user", "assistant"]
+    assert rollouts[0].turns[0].metrics == {"correct": 1.0, "format": 1.0}
+    assert rollouts[0].turns[0].reads == ((0, 3),)
+
+
+async def test_a_reply_that_was_cut_is_graded_by_its_own_rule(tmp_path: Path) -> None:
+    cut = Completion(content="= 7, = 8", finish="length")
+    first, second = await bridged("sums", tmp_path, lambda request: cut)
+    assert (first.status, first.stop, first.grade) == ("truncated", "length", "graded")
+    assert first.reward == pytest.approx(-0.1)  # no format
+    assert second.reward == pytest.approx(0.9)
+
+
+async def test_its_guessing_game_goes_on_over_turns_with_its_own_rewards(tmp_path: Path) -> None:
+    def guess(request: Request) -> str:
+        return ["500", "Guess: 500", "Guess: 512", *["Guess: 1"] * 7][request.turn]
+
+    won, lost = await bridged("numbers", tmp_path, guess)
+    assert [turn.reward for turn in won.turns] == [-1.0, 0.0, 1.0]
+    assert (won.reward, won.stop) == (0.0, "env_done")
+    assert won.turns[2].info == {"guess": "Guess: 512", "feedback": "Correct", "target": 512}
+    assert [turn.reads for turn in won.turns] == [((0, 1),), ((0, 3),), ((0, 5),)]  # each message once
+    assert len(lost.turns) == 10
+    assert lost.reward == -1.0
+
+
+async def test_its_twenty_questions_ask_the_model_that_the_factory_brought(tmp_path: Path) -> None:
+    replies = ["Is it a fruit?", "Guess: apple"]
+    [rollout] = await bridged("questions", tmp_path, lambda request: replies[request.turn])
+    assert [message.text for message in rollout.messages[1:]] == ["Is it a fruit?", "Yes", "Guess: apple"]
+    assert (rollout.reward, [turn.reward for turn in rollout.turns]) == (1.0, [0.0, 1.0])
+
+
+async def test_a_bridge_to_something_else_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="gave str; expected an EnvGroupBuilder"):
+        await bridged("nothing", tmp_path, lambda request: "")
+    with pytest.raises(UsageError, match="has no 'absent'"):
+        await bridged("absent", tmp_path, lambda request: "")
+
+
+async def test_a_row_names_a_factory_only_where_it_is_trusted(tmp_path: Path) -> None:
+    row = {"env": "tinker", "factory": f"{FACTORIES}:sums", "index": 0}
+    options: dict[str, Any] = {"policy": answering(lambda request: "= 7"), "out": str(tmp_path / "run")}
+    with pytest.raises(UsageError, match="would import the module"):
+        async for _ in windrow.collect([row], **options):
+            pass

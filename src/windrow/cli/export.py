@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_argument("--form", choices=("hf", "openai"), help="of sft: whose chat rows (hf)")
     settings.add_argument(
         "--advantages",
-        choices=("none", "grpo", "centered"),
+        choices=("none", "grpo", "centered", "population"),
         help="advantages over each group, of formats that have them (default: the format's)",
     )
     settings.add_argument(

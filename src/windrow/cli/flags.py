@@ -132,7 +132,15 @@ def _add_policy_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_episode_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--env", help="problem, prompt, tool, chat, rubric, preference, web, or module:Class")
+    group.add_argument(
+        "--env",
+        help=", ".join(
+            (
+                "problem, prompt, tool, chat, rubric, preference, web, or module:Class",
+                *(f"or {name}:module:Class" for name in declared("env_addresses")),
+            )
+        ),
+    )
     group.add_argument(
         "--agent",
         help=", ".join(

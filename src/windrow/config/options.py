@@ -173,7 +173,7 @@ def shaped(key: str, value: Any) -> Any:
     if key == "track" and isinstance(value, str):
         return [value]
     if key == "env" and isinstance(value, str):
-        return {"name": value}
+        return _addressed("env", value)
     if key == "agent" and isinstance(value, str):
         return parse_agent(value)
     if key == "tasks" and isinstance(value, str):

@@ -21,8 +21,10 @@ from windrow.envs.scoring import Verdict
 from windrow.errors import PolicyError
 from windrow.policies import Completion
 from windrow.policies.capture import held, lower
+from windrow.policies.wire import decode_object
 from windrow.records import (
     OPPONENT,
+    Call,
     Capture,
     Json,
     Message,
@@ -40,6 +42,7 @@ from windrow.util.freeze import Freezer, number
 from windrow.util.token_contexts import BrokenContext, whole_prompt
 
 REWARD = "reward"  # the score of a seat that was rewarded without a turn
+MAX_SHOWN_CHARS = 500  # of arguments that cannot be read; the whole text stands in the message
 _STOPS = (None, *get_args(Stop))
 
 
@@ -200,7 +203,9 @@ class Recorder:
         )
         self.captured = lower(self.captured, held(completion.capture, completion.tokens))
         self.messages.append(reply)
-        usage, version, malformed = completion.usage, completion.version, completion.malformed
+        usage, version = completion.usage, completion.version
+        unread = (*completion.malformed, *map(_unreadable_arguments, completion.tool_calls))
+        parse_error = "; ".join(filter(None, unread))
         if usage is not None:
             self._sampled_tokens += usage.completion_tokens
         model = freezer.optional(completion.model)
@@ -221,7 +226,7 @@ class Recorder:
                 tools_seconds=0.0,
                 model=model if model != self.policy.model else None,
                 sampling=dict(sampling) if sampling else None,
-                parse_error=freezer.text("; ".join(malformed)) if malformed else None,
+                parse_error=freezer.text(parse_error) if parse_error else None,
             )
         )
         return reply
@@ -352,6 +357,13 @@ class Recorder:
     def judged(self, verdict: Verdict) -> None:
         self.scores.update(verdict.scores)
         self.metrics.update(verdict.metrics)
+
+
+def _unreadable_arguments(call: Call) -> str | None:
+    """What is wrong with the arguments of a native call. It is run all the same: its result tells the model."""
+    if decode_object(call.arguments or "{}") is not None:
+        return None
+    return f"the arguments of {call.name!r} are not a JSON object: {call.arguments[:MAX_SHOWN_CHARS]}"
 
 
 def _origin(message: Message | Mapping[str, Any]) -> Origin:

@@ -8,6 +8,7 @@ import msgspec
 
 from windrow.config import ScorerConfig
 from windrow.envs.base import Observation
+from windrow.envs.ending_rewards import SETTINGS, check_ending_rewards
 from windrow.envs.opening import check_opening
 from windrow.envs.problem import Problem
 from windrow.records import Json, Task
@@ -22,7 +23,8 @@ class Judged(Problem):
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Json]) -> None:
-        """They are checked by the scorer that they are for."""
+        """The others are checked by the scorer that they are for."""
+        check_ending_rewards(settings)
 
     @classmethod
     def check_row(cls, row: Mapping[str, Json]) -> None:
@@ -30,11 +32,13 @@ class Judged(Problem):
 
     @classmethod
     def scorers(cls, settings: Mapping[str, Json]) -> Sequence[ScorerConfig]:
-        return [ScorerConfig(name=cls.name, settings=dict(settings))]
+        own = {name: value for name, value in settings.items() if name not in SETTINGS}
+        return [ScorerConfig(name=cls.name, settings=own)]
 
     @classmethod
     def identity(cls, settings: Mapping[str, Json]) -> Json:
-        return {}  # how replies are graded does not shape them
+        # How replies are graded does not shape them; what the environment gives is not graded again.
+        return {name: value for name, value in settings.items() if name in SETTINGS}
 
     async def reset(self, task: Task) -> Observation:
         row = _with_messages(task.data or {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, pstdev
 
 ALL_THE_SAME = "rollouts with advantage 0, because the rewards of their group are all the same"
 EPSILON = 1e-4  # so that a group of nearly equal rewards is not blown up
@@ -24,4 +24,13 @@ def grpo(reward: float, rewards: Sequence[float]) -> float:
     return (reward - mean) / (std + EPSILON)
 
 
-ADVANTAGES: dict[str, Callable[[float, Sequence[float]], float]] = {"grpo": grpo, "centered": centered}
+def population(reward: float, rewards: Sequence[float]) -> float:
+    """(reward − mean) / (std + 1e-8), std with n in its denominator: that of asynchronous workers."""
+    return 0.0 if min(rewards) == max(rewards) else (reward - fmean(rewards)) / (pstdev(rewards) + 1e-8)
+
+
+ADVANTAGES: dict[str, Callable[[float, Sequence[float]], float]] = {
+    "grpo": grpo,
+    "centered": centered,
+    "population": population,
+}

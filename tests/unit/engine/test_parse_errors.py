@@ -136,3 +136,18 @@ async def test_malformed_that_is_not_text_is_the_policys_fault(tmp_path) -> None
     assert rollout.status == "failed"
     assert rollout.error is not None
     assert (rollout.error.owner, rollout.error.kind) == ("policy", "bad_completion")
+
+
+@pytest.mark.parametrize("arguments", ['{"x": 1, "y"', "[1, 2]", "x=1"])
+async def test_a_native_call_whose_arguments_cannot_be_read_is_a_parse_error_of_its_turn(
+    arguments: str, tmp_path
+) -> None:
+    call = Call(id="c", name="add", arguments=arguments)
+    broken = Completion(content=None, tool_calls=(call,))
+    rollout = await played(env([]), tmp_path / "run", policy=saying(broken, VALID, "3"))
+    first, *others = [turn.parse_error for turn in rollout.turns]
+    assert first == f"the arguments of 'add' are not a JSON object: {arguments}"
+    assert others == [None, None]
+    assert rates(rollout) == (pytest.approx(1 / 3), 3.0)
+    assert rollout.turns[0].tool_calls[0].failed  # and the model was told by the call's result
+    assert rollout.messages[2].role == "tool"

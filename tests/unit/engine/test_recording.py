@@ -10,6 +10,7 @@ import pytest
 
 import windrow
 from tests.support.collect_helpers import answering, collected
+from tests.support.export_helpers import exported
 from tests.support.fake_clock import LIMIT_S, for_ever
 from tests.support.scripted_envs import played, raising, returning, world
 from windrow import Completion, Env, Observation, Request, Score, Step, Tool
@@ -351,3 +352,30 @@ async def test_tool_calls_of_a_message_in_dict_form_are_recorded(tmp_path) -> No
     rollout = await played(world([], reset=returning(Observation(first))), tmp_path / "run")
     assert rollout.messages[0].tool_calls == (Call(id="c1", name="f", arguments='{"x": 1}'),)
     assert rollout.messages[1].tool_call_id == "c1"
+
+
+@pytest.mark.parametrize(
+    ("versions", "lowest"),
+    [
+        (["10", "9"], "9"),
+        (["7", "7"], "7"),
+        (["step-2", "step-2"], "step-2"),
+        (["step-1", "step-2"], None),
+        (["step-1", "2"], None),
+        ([None, "4"], "4"),
+        ([None, None], None),
+    ],
+)
+async def test_the_policy_version_of_a_rollout_is_the_lowest_of_its_turns(
+    versions: list[str | None], lowest: str | None, tmp_path
+) -> None:
+    def answer(request: Request) -> Completion:
+        return Completion(content="go on", version=versions[request.turn])
+
+    async def step(world: Any) -> Step:
+        return Step(done=world.reply.turn == 1)
+
+    rollout = await played(world([], step=step), tmp_path / "run", policy=answering(answer))
+    assert rollout.policy.version == lowest
+    [line] = exported(tmp_path / "run", "tinker")
+    assert line["sampling_client_step"] == (int(lowest) if lowest and lowest.isdigit() else None)

@@ -15,8 +15,11 @@ import msgspec
 import pytest
 
 import windrow
+from tests.support.collect_helpers import answering
 from tests.support.exact_token_policy import ExactPolicy
 from tests.support.export_helpers import exported, said, sampled
+from tests.support.judged_runs import judged
+from tests.support.model_server import ModelServer
 from tests.support.run_builders import FAILED, collect, rows, write_run
 from tests.support.scripted_envs import played, world
 from tests.unit.engine.test_episode_ends import PATHS, Sent, World
@@ -413,3 +416,56 @@ def test_summaries_of_text_need_no_numpy(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "1 rows of 1 rollouts (tinker)" in done.stdout) == (0, True), done.stderr
+
+
+async def test_a_call_without_a_reply_claims_no_reason_and_no_lengths(tmp_path: Path) -> None:
+    def overflowing(request: Request) -> Completion:
+        raise windrow.errors.ContextOverflow("too long")
+
+    await played(world([]), tmp_path / "run", policy=answering(overflowing))
+    [line] = summaries(tmp_path / "run")
+    [step] = line["steps"]
+    assert (step["stop_reason"], step["ob_len"], step["ac_len"]) == (None, 0, 0)
+    assert step["metrics"] == {"stop/context_overflow": 1.0, "context_overflow": 1.0}
+
+
+def test_a_cut_reply_and_the_reference_answer_are_said(tmp_path: Path) -> None:
+    rollout = said("a", reward=0.0, status="truncated", stop="length")
+    turn = msgspec.structs.replace(rollout.turns[0], finish="length")
+    task = msgspec.structs.replace(rollout.task, data={"prompt": "a", "answer": 42})
+    run = write_run(tmp_path / "run", [msgspec.structs.replace(rollout, turns=(turn,), task=task)])
+    [step] = summaries(run)[0]["steps"]
+    assert step["metrics"] == {"stop/max_tokens": 1.0, "max_tokens_reached": 1.0}
+    assert step["stop_reason"] == "length"
+    assert step["trace"]["extra"]["reference_answer"] == 42
+
+
+def test_a_seat_says_whether_its_game_is_over_and_a_preference_whether_its_format_was_valid(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        said("a", reward=0.0, seat=0, seats=2, episode="e"),
+        said("a", reward=0.0, seat=1, seats=2, episode="e", id="other-seat"),
+        said("b", reward=0.0, index=1, env="preference"),
+        said("c", reward=0.0, index=2, env="preference", status="truncated", stop="length"),
+    ]
+    found = [line["steps"][0]["trace"]["env_state"] for line in summaries(write_run(tmp_path / "run", lines))]
+    assert found == [
+        {"game_done": True},
+        {"game_done": True},
+        {"valid_format": True},
+        {"valid_format": False},
+    ]
+
+
+async def test_the_words_of_judges_stand_with_the_replies_that_they_are_about(
+    tmp_path: Path,
+) -> None:
+    server = ModelServer(lambda body, n: "A is clearer. <verdict>A</verdict>")
+    with server:
+        await judged(tmp_path / "run", [{"prompt": "hi"}], server, env="preference", samples=3)
+    for number, line in enumerate(summaries(tmp_path / "run")):
+        judgements = line["steps"][-1]["trace"]["extra"]["judgements"]
+        assert judgements
+        assert all(f"sample {number}" in each["about"] for each in judgements)
+        assert {each["reply"] for each in judgements} == {"A is clearer. <verdict>A</verdict>"}

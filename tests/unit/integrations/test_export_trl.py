@@ -63,7 +63,21 @@ def test_a_row_says_where_it_is_from_and_how_its_rollout_ended(tmp_path: Path) -
         "completion_ids": [3, 4],
         "completion_mask": [1, 1],
         "logprobs": [-1.0, -1.125],
+        "prompt": [{"role": "user", "content": "a"}],
+        "completion": [
+            {
+                "role": "assistant",
+                "content": "a!",
+                "tool_calls": [
+                    {"type": "function", "id": "c", "function": {"name": "look", "arguments": {}}}
+                ],
+            }
+        ],
         "reward": 0.5,
+        "rewards": {"judge": 0.5},
+        "reward_weights": {"judge": 1.0},
+        "metrics": {},
+        "model_version": None,
         "rollout_id": rollout.id,
         "segment": 0,
         "segments": 1,
@@ -258,3 +272,20 @@ def test_advantages_of_another_name_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [sampled("t")])
     with pytest.raises(UsageError, match="advantages 'rloo': expected one of none, grpo, centered"):
         windrow.export(run, to="trl", out=tmp_path / "out.jsonl", advantages="rloo")
+
+
+def test_a_version_that_is_a_number_is_one_and_the_oldest_counts(tmp_path: Path) -> None:
+    rollout = sampled("a", [([1], [2, 3])])
+    turn = msgspec.structs.replace(rollout.turns[0], versions=((0, "10"), (1, "9")))
+    run = write_run(tmp_path / "run", [msgspec.structs.replace(rollout, turns=(turn,))])
+    assert [row["model_version"] for row in exported(run, "trl")] == [9]
+
+
+def test_the_advantage_of_its_asynchronous_worker_has_a_name(tmp_path: Path) -> None:
+    rewards = [1.0, 0.0, 0.0, 0.5]
+    run = write_run(tmp_path / "run", [sampled("t", sample=n, reward=r) for n, r in enumerate(rewards)])
+    mean, std = np.mean(rewards), np.std(rewards)
+    wanted = [(reward - mean) / (std + 1e-8) for reward in rewards]
+    assert [row["advantage"] for row in exported(run, "trl", advantages="population")] == pytest.approx(
+        wanted
+    )

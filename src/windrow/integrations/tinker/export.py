@@ -20,7 +20,7 @@ from windrow.exports.base import Example, Exporter, Invalid, Unfit
 from windrow.exports.selection import NOT_GRADED
 from windrow.integrations.tinker.summaries import Form, summary_line
 from windrow.integrations.tinker.traces import has_images
-from windrow.records import Json, Rollout
+from windrow.records import Grading, Json, Rollout
 from windrow.store.passes import Passes
 from windrow.store.reader import RunReader
 from windrow.util.token_contexts import BrokenContext
@@ -64,8 +64,11 @@ class Tinker(Exporter):
 
     def begin(self, run: Path, beside: Sequence[BinaryIO]) -> None:
         [self._datums] = beside
+        reader = RunReader(run)
         if self._iteration is None:
-            self._passes = Passes(run, RunReader(run).manifest)
+            self._passes = Passes(run, reader.manifest)
+        if self._form.trace:
+            self._gradings = reader.gradings()
 
     def rows(self, example: Example) -> list[dict[str, Json]]:
         rollout = example.rollout
@@ -73,7 +76,7 @@ class Tinker(Exporter):
             raise Unfit(NOT_GRADED)
         try:
             iteration = self._passes.of(rollout) if self._iteration is None else self._iteration
-            line = summary_line(rollout, self._form._replace(iteration=iteration))
+            line = summary_line(rollout, self._form._replace(iteration=iteration), self._gradings_of(rollout))
             datums = self._datums_of(example)
         except (BrokenContext, IndexError, struct.error):
             raise Invalid("rollouts whose turns, messages or tokens do not fit together") from None
@@ -82,6 +85,9 @@ class Tinker(Exporter):
         for datum in datums:
             self._datums.write(_encode(datum) + b"\n")
         return [line]
+
+    def _gradings_of(self, rollout: Rollout) -> Sequence[Grading]:
+        return self._gradings.of(rollout.key) if self._form.trace else ()
 
     def _datums_of(self, example: Example) -> list[dict[str, Json]]:
         why = _without_datums(example.rollout)

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from windrow.integrations.tinker.traces import trace_of
-from windrow.records import Json, Rollout, Stop, Turn
+from windrow.records import Grading, Json, Rollout, Stop, Turn, is_whole_number, lowest_version
 from windrow.util.token_contexts import ID_BYTES
 
 SCHEMA_VERSION = 1
@@ -36,7 +37,7 @@ class Form(NamedTuple):
     mask_parse_errors: bool = False
 
 
-def summary_line(rollout: Rollout, form: Form) -> dict[str, Json]:
+def summary_line(rollout: Rollout, form: Form, gradings: Sequence[Grading] = ()) -> dict[str, Json]:
     """Raises IndexError for a turn that names messages which are not there."""
     final = sum(score.weight * score.value for score in rollout.scores.values())
     return {
@@ -45,12 +46,12 @@ def summary_line(rollout: Rollout, form: Form) -> dict[str, Json]:
         "iteration": form.iteration,
         **places(rollout),
         "tags": [rollout.task.source, *rollout.task.tags],
-        "sampling_client_step": _step_of(rollout.policy.version),
+        "sampling_client_step": _step_of(rollout.policy.version or lowest_version(rollout.turns)),
         "total_reward": rollout.reward,
         "final_reward": None if rollout.reward is None else float(final),
         "trajectory_metrics": rollout.metrics
         | {f"score/{name}": score.value for name, score in rollout.scores.items()},
-        "steps": _steps(rollout, form),
+        "steps": _steps(rollout, form, gradings),
         "final_ob_len": 0,  # nothing is rendered after the last reply
         "windrow": _origin(rollout),
     }
@@ -72,7 +73,7 @@ def is_masked(turn: Turn, form: Form) -> bool:
     return form.mask_parse_errors and turn.parse_error is not None
 
 
-def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
+def _steps(rollout: Rollout, form: Form, gradings: Sequence[Grading]) -> list[dict[str, Json]]:
     turns = [turn for turn in rollout.turns if turn.role == "agent"]
     steps = []
     for step_index, turn in enumerate(turns):
@@ -86,12 +87,19 @@ def _steps(rollout: Rollout, form: Form) -> list[dict[str, Json]]:
             "episode_done": last and rollout.status in ("completed", "truncated"),
             "metrics": _metrics(rollout, turn, form, last=last),
             "logs": {} if turn.parse_error is None else {PARSE_ERROR: turn.parse_error},
-            "stop_reason": "length" if turn.finish == "length" else "stop",
+            "stop_reason": _stop_reason(turn),
         }
         if form.trace:
-            step["trace"] = trace_of(rollout, turn, last=last)
+            step["trace"] = trace_of(rollout, turn, last=last, gradings=gradings)
         steps.append(step)
     return steps
+
+
+def _stop_reason(turn: Turn) -> str | None:
+    """Return the sampler's reason; a call that gave no reply has none."""
+    if turn.writes is None and turn.tokens is None and turn.usage is None:
+        return None
+    return "length" if turn.finish == "length" else "stop"
 
 
 def _metrics(rollout: Rollout, turn: Turn, form: Form, *, last: bool) -> dict[str, float]:
@@ -102,22 +110,29 @@ def _metrics(rollout: Rollout, turn: Turn, form: Form, *, last: bool) -> dict[st
         step_metrics[PARSE_ERROR_MASKED] = 1.0
     if last and rollout.stop in STOPS:
         step_metrics[f"stop/{STOPS[rollout.stop]}"] = 1.0
+        if turn.finish == "length":
+            step_metrics["max_tokens_reached"] = 1.0
+        if rollout.stop == "context_overflow":
+            step_metrics["context_overflow"] = 1.0
     return step_metrics
 
 
 def _lengths(turn: Turn) -> tuple[int | None, int | None]:
-    """Return the lengths of prompt and reply in tokens: as captured, or else as the server counted, or else unknown."""
+    """Return the lengths of prompt and reply in tokens: as captured, or else as the server counted, or else unknown.
+
+    A call without a reply counted nothing: 0 and 0, as in their own transition for a prompt that is too long.
+    """
     if turn.tokens is not None:
         return turn.tokens.prefix + len(turn.tokens.prompt_new) // ID_BYTES, len(
             turn.tokens.output
         ) // ID_BYTES
     if turn.usage is not None:
         return turn.usage.prompt_tokens, turn.usage.completion_tokens
-    return None, 0 if turn.writes is None else None
+    return (0, 0) if turn.writes is None else (None, None)
 
 
 def _step_of(version: str | None) -> int | None:
-    return int(version) if version is not None and version.isascii() and version.isdigit() else None
+    return int(version) if version is not None and is_whole_number(version) else None
 
 
 def _origin(rollout: Rollout) -> dict[str, Json]:

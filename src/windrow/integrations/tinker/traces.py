@@ -7,14 +7,17 @@ numbers, and empty values are left out. The evidence of scorers may be any text:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from windrow.records import Json, Message, Rollout, Turn
+from windrow.grading.group_members import Entrant
+from windrow.records import Grading, Json, Message, Rollout, Turn
 from windrow.util.blobs import is_blob
 
 
-def trace_of(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]:
+def trace_of(
+    rollout: Rollout, turn: Turn, *, last: bool, gradings: Sequence[Grading] = ()
+) -> dict[str, Json]:
     """Of one turn; the `last` one has the verdicts. Raises IndexError for a turn that names messages which are not there."""
     reply = _said(rollout, turn)
     trace = {
@@ -22,7 +25,7 @@ def trace_of(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]:
         "policy_response": _conversation(reply[:1]) if reply else None,
         "reward_data": _reward_data(rollout, turn, last=last),
         "env_state": _env_state(rollout, turn, last=last),
-        "extra": _extra(rollout, turn, reply[1:], last=last),
+        "extra": _extra(rollout, turn, reply[1:], gradings, last=last),
     }
     return {key: value for key, value in trace.items() if value}
 
@@ -90,10 +93,18 @@ def _reward_data(rollout: Rollout, turn: Turn, *, last: bool) -> dict[str, Json]
 
 def _env_state(rollout: Rollout, turn: Turn, *, last: bool) -> Json:
     state = rollout.state if last and turn.state is None else turn.state
-    return state if isinstance(state, dict | None) else {"state": state}
+    fields: dict[str, Json] = dict(state) if isinstance(state, dict) else _filled({"state": state})
+    ended = last and rollout.status in ("completed", "truncated")
+    if rollout.env == "preference":
+        fields.setdefault("valid_format", rollout.status == "completed" and turn.parse_error is None)
+    if rollout.seat is not None:
+        fields.setdefault("game_done", ended)
+    return fields
 
 
-def _extra(rollout: Rollout, turn: Turn, brought: Iterable[Message], *, last: bool) -> dict[str, Json]:
+def _extra(
+    rollout: Rollout, turn: Turn, brought: Iterable[Message], gradings: Sequence[Grading], *, last: bool
+) -> dict[str, Json]:
     fields: dict[str, Json] = {
         "next_messages": [message_row(message) for message in brought],
         "info": turn.info,
@@ -104,8 +115,31 @@ def _extra(rollout: Rollout, turn: Turn, brought: Iterable[Message], *, last: bo
         "parse_error": turn.parse_error,
     }
     if last:
+        fields["reference_answer"] = rollout.task.get("answer")
         fields["evidence"] = _filled({name: score.evidence for name, score in rollout.scores.items()})
+        fields["judgements"] = _judgements(rollout, gradings)
     return _filled(fields)
+
+
+def _judgements(rollout: Rollout, gradings: Sequence[Grading]) -> list[dict[str, Json]]:
+    """Return what judges said of this rollout; of its group, only the comparisons in which it was one of the two."""
+    own = Entrant(rollout).label
+    return [
+        {
+            "scorer": grading.scorer,
+            "about": judgement.about,
+            "model": judgement.model,
+            "reply": judgement.reply,
+        }
+        for grading in gradings
+        for judgement in grading.judgements
+        if judgement.problem is None and (len(grading.members) == 1 or _is_about(judgement.about, own))
+    ]
+
+
+def _is_about(about: str | None, label: str) -> bool:
+    pair = (about or "").partition(", order ")[0]
+    return about is None or " vs " not in pair or label in pair.split(" vs ")
 
 
 def _filled(fields: Mapping[str, Json]) -> dict[str, Json]:

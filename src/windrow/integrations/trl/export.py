@@ -6,7 +6,7 @@ Every sampled token is trained in exactly one row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from windrow.errors import UsageError
 from windrow.exports.advantages import ADVANTAGES, ALL_THE_SAME
@@ -16,11 +16,12 @@ from windrow.exports.selection import NOT_GRADED
 from windrow.exports.tokens.linking import Merging
 from windrow.exports.tokens.sequences import TrainingSequence
 from windrow.exports.tokens.teacher import teacher_logprobs
-from windrow.records import Json, Rollout
+from windrow.policies.wire import decode_object
+from windrow.records import Call, Json, Message, Rollout, is_whole_number, lowest_version
 
 
 class Trl(Exporter):
-    """`advantages`: none, grpo or centered, over the graded rollouts of a group.
+    """`advantages`: none, grpo, centered or population (its asynchronous worker's), over the graded rollouts of a group.
 
     `end_of_turn`: ids that end a reply; with them sequences are merged as `windrow tokens --tolerant` does.
     """
@@ -56,6 +57,38 @@ class Trl(Exporter):
         return {"advantage": self._advantage(example.rollout.reward, example.rewards)}
 
 
+def _messages(messages: Iterable[Message]) -> list[dict[str, Json]]:
+    """The conversation as its reward functions read it; arguments that are no JSON object stay text."""
+    return [_message(message) for message in messages]
+
+
+def _message(message: Message) -> dict[str, Json]:
+    row: dict[str, Json] = {"role": message.role, "content": message.content or ""}
+    if message.reasoning:
+        row["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        row["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.id,
+                "function": {"name": call.name, "arguments": _arguments(call)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        row["tool_call_id"] = message.tool_call_id
+    return row if message.name is None else {**row, "name": message.name}
+
+
+def _arguments(call: Call) -> Json:
+    arguments = decode_object(call.arguments or "{}")
+    return call.arguments if arguments is None else arguments
+
+
+def _whole(version: str | None) -> int | None:
+    return int(version) if version is not None and is_whole_number(version) else None
+
+
 def _teacher(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:
     """What a teacher gives the same ids, where one was asked."""
     logprobs = teacher_logprobs(rollout.turns, sequence)
@@ -69,7 +102,13 @@ def _row(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:
         "completion_ids": sequence.completion_ids.tolist(),
         "completion_mask": sequence.completion_mask.astype("i1").tolist(),
         "logprobs": sequence.completion_logprobs.tolist(),
+        "prompt": _messages(rollout.messages[: len(rollout.messages) - len(rollout.completion)]),
+        "completion": _messages(rollout.completion),
         "reward": rollout.reward,
+        "rewards": {name: score.value for name, score in rollout.scores.items()},
+        "reward_weights": {name: score.weight for name, score in rollout.scores.items()},
+        "metrics": rollout.metrics,
+        "model_version": _whole(rollout.policy.version or lowest_version(rollout.turns)),
         "rollout_id": rollout.id,
         "segment": sequence.segment,
         "segments": sequence.facts.segments,
