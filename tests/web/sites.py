@@ -182,7 +182,19 @@ ODD = html(
     const round = Math.round;
     Element.prototype.scrollBy = () => { Math.round = () => { Math.round = round; return "far"; }; };</script>""",
 )
+# A button that copies a text of the page's own, as "Copy link" does.
+COPY = html(
+    "Copy",
+    """<input aria-label="Words" value="some words"><button id="b">Copy link</button><script>
+    document.addEventListener("copy", event => {
+      if (document.activeElement !== b) return;
+      event.clipboardData.setData("text/plain", "made by the page");
+      event.preventDefault();
+    });
+    b.onclick = () => document.execCommand("copy");</script>""",
+)
 PAGES: dict[str, Page] = {
+    "/copy": (200, COPY),
     "/unfinished": (200, html("Unfinished", """<img src="/held/picture">""")),
     "/watchful": (200, WATCHFUL),
     "/library": (200, JSON_LIBRARY),

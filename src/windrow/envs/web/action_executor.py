@@ -15,6 +15,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from windrow.envs.web.actions import Action, Click, Drag, Hover, Press, Scroll, Select, Type, name_of
+from windrow.envs.web.document_script import Clipboard
 from windrow.envs.web.page_report import Unreadable, pair, read_options
 from windrow.envs.web.page_snapshot import PageSnapshot, short
 from windrow.errors import ToolError
@@ -65,11 +66,18 @@ class ActionExecutor:
     """Performs actions on the elements of a snapshot. `seconds` is the time limit of each action."""
 
     def __init__(
-        self, page: Page, snapshot: PageSnapshot, *, seconds: float, scale: tuple[float, float] = (1.0, 1.0)
+        self,
+        page: Page,
+        snapshot: PageSnapshot,
+        clipboard: Clipboard,
+        *,
+        seconds: float,
+        scale: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         """`scale`: the factors from the policy's coordinates to pixels."""
         self._page = page
         self._snapshot = snapshot
+        self._clipboard = clipboard
         self._ms = seconds * 1000
         self._scale = scale
 
@@ -177,6 +185,7 @@ class ActionExecutor:
         from playwright.async_api import Error
 
         try:
+            await self._clipboard.before(self._page, action.key)
             await self._page.keyboard.press(action.key)
         except Error as problem:
             if "Unknown key" not in str(problem):

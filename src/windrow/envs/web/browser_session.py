@@ -134,9 +134,13 @@ class BrowserSession:
         snapshot = self._snapshot
         outcome: str = await self.lease.do(
             "page",
-            lambda page: ActionExecutor(page, snapshot, seconds=options.action_s, scale=options.scale).do(
-                action
-            ),
+            lambda page: ActionExecutor(
+                page,
+                snapshot,
+                self.lease.pooled.clipboard,
+                seconds=options.action_s,
+                scale=options.scale,
+            ).do(action),
             seconds=options.action_s * 3 + 5,
         )
         return outcome
