@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.web.playing import pages, visited
+from tests.web.playing import pages, results, visited
 from tests.web.sites import Sites
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -40,3 +40,33 @@ async def test_what_only_listens_or_hovers_has_a_number_and_words_of_a_drawing_a
     last = {name: pages(played[name])[-1].splitlines()[-1] for name in numbers}
     assert last == {"heard": "heard it", "set": "set it", "item": "item second", "circle": "circle"}
     assert 'link "Apples below"' in pages(played["menu"])[1]
+
+
+async def test_several_options_are_chosen_at_once_and_tabs_are_closed_and_counted(tmp_path: Path) -> None:
+    with Sites() as sites:
+        played = await visited(
+            sites,
+            tmp_path / "run",
+            {
+                "lists": ["Action: select(1, ['apple', 'plum'])", "Action: select(2, ['a', 'b'])", "Action: click(3)"],
+                "tabs": [
+                    "Action: click(1)", "Action: close(2)", "Action: close(1)", "Action: close(5)",
+                    "Action: click(2)", "Action: close(8)", "Action: wait(0.1)",
+                ],
+            },
+            rows={name: {"start_url": sites.url(f"/{name}")} for name in ("lists", "tabs")},
+        )  # fmt: skip
+    assert "f=apple&f=plum&one=a" in pages(played["lists"])[-1]
+    assert "takes one option, not 2" in results(played["lists"])[1]
+    told, shown = results(played["tabs"]), pages(played["tabs"])
+    assert "Tabs: [1]" in shown[1]
+    assert told[1] == "Closed tab 2."
+    assert "Page: Tabs" in shown[2]
+    assert "Tabs:" not in shown[2]
+    assert "this is the only tab" in told[2]
+    assert "there is no tab 5; there are 1" in told[3]
+    assert "[8]" in shown[5]
+    assert "[9]" not in shown[5]
+    assert "(no room for 5 more tabs that the page opened: close one first)" in shown[5]
+    assert "[8]" not in shown[6]
+    assert played["tabs"].state["tabs"] == 7

@@ -70,6 +70,8 @@ class Lease:
         self._ledger = ledger
         self._seconds = seconds
         self._page = pooled.page
+        self._excess: set[Page] = set()  # opened over `max_pages`, and about to be closed
+        self.unopened = 0  # how many those were since they were last told
         self._checked = ""  # the page address that was checked last
         self._settings = settings
         self._limits = limits
@@ -94,7 +96,7 @@ class Lease:
     @property
     def pages(self) -> list[Page]:
         self.check()
-        return [page for page in self.context.pages if not page.is_closed()]
+        return [page for page in self.context.pages if page not in self._excess and not page.is_closed()]
 
     @property
     def refused(self) -> list[AddressRefused]:
@@ -278,7 +280,9 @@ class Lease:
 
     def _opened(self, page: Page) -> None:
         page.on("crash", self._page_crashed)
-        if len(self.context.pages) > self._settings.max_pages:
+        if len(self.pages) > self._settings.max_pages:
+            self._excess.add(page)
+            self.unopened += 1
             self._later(page.close())
 
     def _page_crashed(self, page: Page) -> None:
