@@ -70,3 +70,23 @@ async def test_several_options_are_chosen_at_once_and_tabs_are_closed_and_counte
     assert "(no room for 5 more tabs that the page opened: close one first)" in shown[5]
     assert "[8]" not in shown[6]
     assert played["tabs"].state["tabs"] == 7
+
+
+async def test_dialogs_are_answered_as_the_settings_say_and_a_loop_of_them_can_be_left(
+    tmp_path: Path,
+) -> None:
+    with Sites() as sites:
+        rows = {"ask": {"start_url": sites.url("/popup")}, "loop": {"start_url": sites.url("/alerts")}}
+        played = await visited(
+            sites,
+            tmp_path / "run",
+            {"ask": ["Action: click(4)"], "loop": ["Action: click(1)", "Action: goto('/apples')"]},
+            rows=rows,
+            settings={"dialogs": "accept", "action_s": 2, "observe_s": 10},
+        )
+    assert 'button "yes"' in pages(played["ask"])[1]
+    loop = played["loop"]
+    assert (loop.status, loop.stop) == ("completed", "answered")
+    assert "(47 more dialogs were closed)" in pages(loop)[1]
+    assert "The page does not answer." in pages(loop)[1]
+    assert "Page: Apples" in pages(loop)[-1]

@@ -47,6 +47,7 @@ class BrowserSession:
         self._traffic = Traffic(lease.context)
         self._known_pages = list(lease.pages)
         self._dialogs = len(lease.dialogs)
+        lease.accepts_dialogs = options.dialogs == "accept"
 
     def close(self) -> None:
         self._traffic.close()
@@ -80,6 +81,7 @@ class BrowserSession:
     async def do(self, action: Action) -> str:
         """Perform the action; returns its outcome, in a sentence. ToolError says why it was not possible."""
         mark = self._traffic.mark()
+        self.lease.recent_dialogs = 0
         try:
             outcome = whole(await self._perform(action))
         except PageClosed:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SETTLE_MS = 5_000
 OVERTAKEN, OVERTAKEN_TIMES = "interrupted by another navigation to", 4
-MAX_DIALOGS, MAX_DIALOG_CHARS = 50, 1_000  # that are recorded
+MAX_DIALOGS = 50  # that a page may open after one action
+MAX_RECORDED, MAX_DIALOG_CHARS = 1_000, 1_000
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -60,6 +61,8 @@ class Lease:
         self.expires_at = time.monotonic() + seconds
         self.spans: list[Span] = []
         self.dialogs: list[str] = []
+        self.accepts_dialogs = False
+        self.recent_dialogs = 0  # since the last action
         self.queued_s = queued_s  # waiting for capacity, before it began
         self.pooled = pooled
         self.context = pooled.context
@@ -290,10 +293,13 @@ class Lease:
         self.end(self._renderer_gone())
 
     def _asked(self, dialog: Dialog) -> None:
-        if len(self.dialogs) < MAX_DIALOGS:
+        if self.recent_dialogs < MAX_DIALOGS and len(self.dialogs) < MAX_RECORDED:
             self.dialogs.append(f"{dialog.type}: {dialog.message[:MAX_DIALOG_CHARS]}")
+        self.recent_dialogs += 1
+        if self.recent_dialogs > MAX_DIALOGS:
+            return  # it stays open: a page that asks for ever does not answer, and can be left
         leaving = dialog.type == "beforeunload"  # a page that asks the user to stay is left anyway
-        self._later(dialog.accept() if leaving else dialog.dismiss())
+        self._later(dialog.accept() if leaving or self.accepts_dialogs else dialog.dismiss())
 
     def _later(self, work: Any) -> None:
         """Do something for a page in the background; it does not matter if the page is gone by then."""
