@@ -182,7 +182,49 @@ ODD = html(
     const round = Math.round;
     Element.prototype.scrollBy = () => { Math.round = () => { Math.round = round; return "far"; }; };</script>""",
 )
+# A button that copies a text of the page's own, as "Copy link" does.
+COPY = html(
+    "Copy",
+    """<input aria-label="Words" value="some words"><button id="b">Copy link</button><script>
+    document.addEventListener("copy", event => {
+      if (document.activeElement !== b) return;
+      event.clipboardData.setData("text/plain", "made by the page");
+      event.preventDefault();
+    });
+    b.onclick = () => document.execCommand("copy");</script>""",
+)
+# Nothing here is a link, a button or a pointer: listeners and style sheets are the only signs.
+SIGNS = html(
+    "Signs",
+    """<div id="heard">Heard</div><div id="set">Set</div><p>Plain</p>
+    <ul id="list"><li>first</li><li>second</li></ul>
+    <div class="menu">Menu<div class="sub"><a href="/apples">Apples below</a></div></div>
+    <svg width="200" height="40"><text x="0" y="20">Drawn words</text><circle id="c" cx="150" cy="20" r="10" fill="red"/></svg>
+    <p id="out">nothing yet</p><script>
+    const say = text => { document.getElementById("out").textContent = text; };
+    heard.addEventListener("click", () => say("heard it"));
+    set.onclick = () => say("set it");
+    list.addEventListener("click", event => say("item " + event.target.textContent));
+    c.addEventListener("mousedown", () => say("circle"));</script>""",
+    "<style>.sub { display: none } .menu:hover .sub { display: block }</style>",
+)
+LISTS = html(
+    "Lists",
+    """<form action="/chosen"><select name="f" multiple><option>apple</option><option>pear</option><option>plum</option></select>
+    <select name="one"><option>a</option><option>b</option></select><button>Send</button></form>""",
+)
+TABS = html(
+    "Tabs",
+    """<button onclick="window.open('/pears')">One</button>
+    <button onclick="for (let n = 0; n < 12; n++) window.open('/pears')">Many</button>""",
+)
+ALERTS = html("Alerts", """<button onclick="for (;;) alert('again')">Begin</button>""")
 PAGES: dict[str, Page] = {
+    "/signs": (200, SIGNS),
+    "/lists": (200, LISTS),
+    "/tabs": (200, TABS),
+    "/alerts": (200, ALERTS),
+    "/copy": (200, COPY),
     "/unfinished": (200, html("Unfinished", """<img src="/held/picture">""")),
     "/watchful": (200, WATCHFUL),
     "/library": (200, JSON_LIBRARY),
@@ -257,6 +299,8 @@ class Sites:
             given = parse_qs(parts.query)
             said = ", ".join(f"{key}={values[0]}" for key, values in sorted(given.items()))
             return 200, html("Thank you", f"""<h1 id="done">Thank you</h1><p>{said}</p>""")
+        if parts.path == "/chosen":
+            return 200, html("Chosen", f"<p>{parts.query}</p>")
         return PAGES.get(parts.path, (404, html("Not found", "<p>There is nothing.</p>")))
 
     def stop(self) -> None:

@@ -139,7 +139,8 @@ def test_a_tools_schema_takes_what_the_action_takes(pointing: Any) -> None:
 
 
 def _example(schema: dict[str, Any]) -> Any:
-    return {"integer": 2, "number": 2.0, "string": "word", "boolean": True}[schema["type"]]
+    kind = schema["type"] if "type" in schema else schema["anyOf"][0]["type"]
+    return {"integer": 2, "number": 2.0, "string": "word", "boolean": True}[kind]
 
 
 def test_the_prompt_names_every_action_and_nothing_that_the_policy_cannot_use() -> None:

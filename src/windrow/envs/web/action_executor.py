@@ -15,7 +15,8 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from windrow.envs.web.actions import Action, Click, Drag, Hover, Press, Scroll, Select, Type, name_of
-from windrow.envs.web.page_report import Unreadable, pair, read_options
+from windrow.envs.web.document_script import Clipboard
+from windrow.envs.web.page_report import Option, Unreadable, pair, read_options
 from windrow.envs.web.page_snapshot import PageSnapshot, short
 from windrow.errors import ToolError
 
@@ -65,11 +66,18 @@ class ActionExecutor:
     """Performs actions on the elements of a snapshot. `seconds` is the time limit of each action."""
 
     def __init__(
-        self, page: Page, snapshot: PageSnapshot, *, seconds: float, scale: tuple[float, float] = (1.0, 1.0)
+        self,
+        page: Page,
+        snapshot: PageSnapshot,
+        clipboard: Clipboard,
+        *,
+        seconds: float,
+        scale: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         """`scale`: the factors from the policy's coordinates to pixels."""
         self._page = page
         self._snapshot = snapshot
+        self._clipboard = clipboard
         self._ms = seconds * 1000
         self._scale = scale
 
@@ -162,21 +170,18 @@ class ActionExecutor:
         )
         if not options:
             raise ToolError(f"{target.name} is no list to choose from; click it instead", kind="not_possible")
-        wanted = action.option.strip()
-        chosen = next(
-            (n for n, option in enumerate(options) if option.label == wanted or option.value == wanted),
-            None,
-        )
-        if chosen is None:
-            shown = ", ".join(repr(short(option.label, 60)) for option in options[:20])
-            raise ToolError(f"{target.name} has no option {wanted!r}; it has {shown}", kind="no_option")
+        wanted = [action.option] if isinstance(action.option, str) else action.option
+        if len(wanted) > 1 and not await target.element.evaluate("el => !!el.multiple"):
+            raise ToolError(f"{target.name} takes one option, not {len(wanted)}", kind="no_option")
+        chosen = [_option(options, text.strip(), target.name) for text in wanted]
         await target.element.select_option(index=chosen, timeout=self._ms, no_wait_after=True)
-        return f"Chose {options[chosen].label!r} in {target.name}."
+        return f"Chose {', '.join(repr(options[number].label) for number in chosen)} in {target.name}."
 
     async def _press(self, action: Press) -> str:
         from playwright.async_api import Error
 
         try:
+            await self._clipboard.before(self._page, action.key)
             await self._page.keyboard.press(action.key)
         except Error as problem:
             if "Unknown key" not in str(problem):
@@ -249,6 +254,15 @@ class ActionExecutor:
         if size is not None and not (point[0] <= size["width"] and point[1] <= size["height"]):
             raise ToolError(f"({x:g}, {y:g}) is not on the screen", kind="bad_action")
         return ActionTarget(None, point, f"({x:g}, {y:g})")
+
+
+def _option(options: list[Option], wanted: str, name: str) -> int:
+    """The position of the option with this text or value; ToolError names those that there are."""
+    for number, option in enumerate(options):
+        if wanted in (option.label, option.value):
+            return number
+    shown = ", ".join(repr(short(option.label, 60)) for option in options[:20])
+    raise ToolError(f"{name} has no option {wanted!r}; it has {shown}", kind="no_option")
 
 
 def _point(target: ActionTarget) -> tuple[float, float]:

@@ -79,8 +79,10 @@ def _literal(value: ast.expr, name: str) -> Json:
         literal = ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise _bad(f"{name}: an argument is a number, a text in quotes, True or False") from None
+    if isinstance(literal, list) and all(isinstance(item, str) for item in literal):
+        return [whole(item) for item in literal]
     if literal is not None and not isinstance(literal, str | int | float | bool):
-        raise _bad(f"{name}: an argument is a number, a text in quotes, True or False")
+        raise _bad(f"{name}: an argument is a number, a text in quotes, True or False, or a list of texts")
     return whole(literal) if isinstance(literal, str) else literal
 
 

@@ -21,6 +21,7 @@ Number = Annotated[int, Meta(ge=1, description="the element's number")]
 To = Annotated[int, Meta(ge=1, description="the number of the element to drop it on")]
 X = Annotated[float, Meta(ge=0, description="from the left edge")]
 Y = Annotated[float, Meta(ge=0, description="from the top edge")]
+Choice = Annotated[str, Meta(max_length=1_000)]
 Text = Annotated[str, Meta(max_length=20_000)]
 
 
@@ -48,10 +49,10 @@ class Type(Action, frozen=True, kw_only=True):
 
 
 class Select(Action, frozen=True):
-    """Choose an option of a list by its text."""
+    """Choose an option of a list by its text, or several: ["red", "blue"]."""
 
     element: Number
-    option: Annotated[str, Meta(max_length=1_000)]
+    option: Choice | Annotated[list[Choice], Meta(min_length=1, max_length=200)]
 
 
 class Press(Action, frozen=True):
@@ -103,6 +104,12 @@ class Tab(Action, frozen=True):
     number: Annotated[int, Meta(ge=1)]
 
 
+class Close(Action, frozen=True):
+    """Close the tab with this number."""
+
+    number: Annotated[int, Meta(ge=1)]
+
+
 class Wait(Action, frozen=True):
     """Wait for this many seconds."""
 
@@ -117,7 +124,7 @@ class Answer(Action, frozen=True):
 
 KINDS: dict[str, type[Action]] = {
     kind.__name__.lower(): kind
-    for kind in (Click, Type, Select, Press, Scroll, Hover, Drag, Goto, Back, Tab, Wait, Answer)
+    for kind in (Click, Type, Select, Press, Scroll, Hover, Drag, Goto, Back, Tab, Close, Wait, Answer)
 }
 _NUMBERS = ("element", "to")
 PLACES = ("x", "y", "to_x", "to_y")

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from windrow.envs.web.action_executor import ActionExecutor, address, net_error
-from windrow.envs.web.actions import Action, Back, Goto, Tab, Wait
+from windrow.envs.web.actions import Action, Back, Close, Goto, Tab, Wait
 from windrow.envs.web.failures import PageClosed, PageError, PageTimeout
 from windrow.envs.web.launch import playwright
 from windrow.envs.web.lease import Lease
@@ -47,6 +47,7 @@ class BrowserSession:
         self._traffic = Traffic(lease.context)
         self._known_pages = list(lease.pages)
         self._dialogs = len(lease.dialogs)
+        lease.accepts_dialogs = options.dialogs == "accept"
 
     def close(self) -> None:
         self._traffic.close()
@@ -80,6 +81,7 @@ class BrowserSession:
     async def do(self, action: Action) -> str:
         """Perform the action; returns its outcome, in a sentence. ToolError says why it was not possible."""
         mark = self._traffic.mark()
+        self.lease.recent_dialogs = 0
         try:
             outcome = whole(await self._perform(action))
         except PageClosed:
@@ -91,7 +93,7 @@ class BrowserSession:
         except playwright().Error as problem:
             raise ToolError(whole(_first_line(str(problem))), kind="not_possible") from None
         finally:
-            opened = await self._rest(mark, follow=not isinstance(action, Tab))
+            opened = await self._rest(mark, follow=not isinstance(action, Tab | Close))
         return f"{outcome} A new tab opened." if opened else outcome
 
     async def _rest(self, mark: Mark, *, follow: bool) -> bool:
@@ -120,6 +122,8 @@ class BrowserSession:
             return await self._back()
         if isinstance(action, Tab):
             return self._tab(action)
+        if isinstance(action, Close):
+            return await self._close_tab(action)
         if isinstance(action, Wait):
             seconds = min(action.seconds, options.max_wait_s)
             await self.waits.asked(seconds)
@@ -134,9 +138,13 @@ class BrowserSession:
         snapshot = self._snapshot
         outcome: str = await self.lease.do(
             "page",
-            lambda page: ActionExecutor(page, snapshot, seconds=options.action_s, scale=options.scale).do(
-                action
-            ),
+            lambda page: ActionExecutor(
+                page,
+                snapshot,
+                self.lease.pooled.clipboard,
+                seconds=options.action_s,
+                scale=options.scale,
+            ).do(action),
             seconds=options.action_s * 3 + 5,
         )
         return outcome
@@ -174,11 +182,21 @@ class BrowserSession:
         return True
 
     def _tab(self, action: Tab) -> str:
-        pages = self.lease.pages
-        if action.number > len(pages):
-            raise ToolError(f"there is no tab {action.number}; there are {len(pages)}", kind="bad_action")
-        self.lease.show(pages[action.number - 1])
+        self.lease.show(self._numbered_tab(action.number))
         return f"Switched to tab {action.number}."
+
+    async def _close_tab(self, action: Close) -> str:
+        closing = self._numbered_tab(action.number)
+        if len(self.lease.pages) == 1:
+            raise ToolError("this is the only tab: go to another address instead", kind="not_possible")
+        await self.lease.do("page", lambda _: closing.close())
+        return f"Closed tab {action.number}."
+
+    def _numbered_tab(self, number: int) -> Page:
+        pages = self.lease.pages
+        if number > len(pages):
+            raise ToolError(f"there is no tab {number}; there are {len(pages)}", kind="bad_action")
+        return pages[number - 1]
 
     def _take_new_tab(self) -> bool:
         """Make the newest tab that the action has opened the current one, if there is any."""
@@ -264,12 +282,14 @@ class BrowserSession:
     def _observation(self, shot: Picture | None, seconds: float) -> PageObservation:
         dialogs = tuple(self.lease.dialogs[self._dialogs :])
         self._dialogs = len(self.lease.dialogs)
+        unopened, self.lease.unopened = self.lease.unopened, 0
         return observation_of(
             self.lease.page,
             self.lease.pages,
             self._snapshot,
             picture=shot,
             dialogs=dialogs,
+            unopened=unopened,
             state="The page does not answer." if self._mute else "The page is still loading.",
             has_text=self.options.has_text,
             seconds=seconds,

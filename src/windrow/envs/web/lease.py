@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SETTLE_MS = 5_000
 OVERTAKEN, OVERTAKEN_TIMES = "interrupted by another navigation to", 4
-MAX_DIALOGS, MAX_DIALOG_CHARS = 50, 1_000  # that are recorded
+MAX_DIALOGS = 50  # that a page may open after one action
+MAX_RECORDED, MAX_DIALOG_CHARS = 1_000, 1_000
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -60,6 +61,8 @@ class Lease:
         self.expires_at = time.monotonic() + seconds
         self.spans: list[Span] = []
         self.dialogs: list[str] = []
+        self.accepts_dialogs = False
+        self.recent_dialogs = 0  # since the last action
         self.queued_s = queued_s  # waiting for capacity, before it began
         self.pooled = pooled
         self.context = pooled.context
@@ -70,6 +73,8 @@ class Lease:
         self._ledger = ledger
         self._seconds = seconds
         self._page = pooled.page
+        self._excess: set[Page] = set()  # opened over `max_pages`, and about to be closed
+        self.unopened = 0  # how many those were since they were last told
         self._checked = ""  # the page address that was checked last
         self._settings = settings
         self._limits = limits
@@ -94,7 +99,7 @@ class Lease:
     @property
     def pages(self) -> list[Page]:
         self.check()
-        return [page for page in self.context.pages if not page.is_closed()]
+        return [page for page in self.context.pages if page not in self._excess and not page.is_closed()]
 
     @property
     def refused(self) -> list[AddressRefused]:
@@ -278,7 +283,9 @@ class Lease:
 
     def _opened(self, page: Page) -> None:
         page.on("crash", self._page_crashed)
-        if len(self.context.pages) > self._settings.max_pages:
+        if len(self.pages) > self._settings.max_pages:
+            self._excess.add(page)
+            self.unopened += 1
             self._later(page.close())
 
     def _page_crashed(self, page: Page) -> None:
@@ -286,10 +293,13 @@ class Lease:
         self.end(self._renderer_gone())
 
     def _asked(self, dialog: Dialog) -> None:
-        if len(self.dialogs) < MAX_DIALOGS:
+        if self.recent_dialogs < MAX_DIALOGS and len(self.dialogs) < MAX_RECORDED:
             self.dialogs.append(f"{dialog.type}: {dialog.message[:MAX_DIALOG_CHARS]}")
+        self.recent_dialogs += 1
+        if self.recent_dialogs > MAX_DIALOGS:
+            return  # it stays open: a page that asks for ever does not answer, and can be left
         leaving = dialog.type == "beforeunload"  # a page that asks the user to stay is left anyway
-        self._later(dialog.accept() if leaving else dialog.dismiss())
+        self._later(dialog.accept() if leaving or self.accepts_dialogs else dialog.dismiss())
 
     def _later(self, work: Any) -> None:
         """Do something for a page in the background; it does not matter if the page is gone by then."""

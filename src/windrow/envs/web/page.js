@@ -16,7 +16,8 @@
     "[onclick],[role=button],[role=link],[role=checkbox],[role=radio],[role=switch],[role=tab],[role=menuitem]," +
     "[role=menuitemcheckbox],[role=menuitemradio],[role=option],[role=combobox],[role=textbox],[role=searchbox],[role=slider]," +
     "[role=spinbutton],[role=treeitem],[role=gridcell][tabindex],[tabindex]:not([tabindex^='-'])";
-  const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "OBJECT", "EMBED"]);
+  const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "OBJECT", "EMBED",
+    "defs", "symbol", "clipPath", "mask", "metadata", "title", "desc", "style", "script"]);
   const FORM_CHILDREN = Object.getOwnPropertyDescriptor(Node.prototype, "childNodes").get;
   const INPUTS = {
     button: "button", submit: "button", reset: "button", image: "button", checkbox: "checkbox", radio: "radio",
@@ -71,7 +72,7 @@
     }
     if (["INPUT", "TEXTAREA", "SELECT"].includes(el.tagName))
       return el.placeholder || el.title || el.name || "";
-    const text = squeezed(el.innerText || "");
+    const text = squeezed((el instanceof SVGElement ? el.textContent : el.innerText) || "");
     if (text) return text;
     const image = el.matches("img,svg") ? el : el.querySelector("img[alt],svg[aria-label],[title]");
     return el.title || (image && (image.alt || image.getAttribute("aria-label") || image.getAttribute("title"))) || "";
@@ -83,6 +84,16 @@
     const name = bare ? "" : short(nameOf(el), 120);
     if (name) line += " " + quoted(name);
     const states = [];
+    if (!name && !bare && !el.matches(USABLE)) {
+      if (el instanceof SVGElement) {
+        const box = el.getBoundingClientRect();
+        states.push(short(getComputedStyle(el).fill, 40), `${Math.round(box.width)} × ${Math.round(box.height)}`);
+      } else {
+        if (el.className || el.id) states.push(short(`${el.className || el.id}`, 40));
+        const colour = getComputedStyle(el).backgroundColor;
+        if (!colour.endsWith(", 0)")) states.push(colour);
+      }
+    }
     if (el.tagName === "SELECT") {
       const chosen = [...el.selectedOptions].map((option) => short(option.label, 60)).join(", ");
       const options = [...el.options].slice(0, 30).map((option) => short(option.label, 60));
@@ -105,8 +116,69 @@
     return states.length ? `${line} (${states.join(", ")})` : line;
   }
 
-  function usable(el, style, parentPointer) {
+  // What can be hovered by the page's style sheets: [selectors of what shows something else, of what only looks different].
+  function hoverRules() {
+    const menus = new Set(), looks = new Set();
+    let left = 20000;
+    const read = (rules) => {
+      for (const rule of rules) {
+        if (--left < 0 || menus.size + looks.size > 200) return;
+        if (rule.cssRules && rule.cssRules.length) read(rule.cssRules);
+        if (!rule.selectorText || !rule.selectorText.includes(":hover")) continue;
+        for (const selector of rule.selectorText.split(",")) {
+          const at = selector.indexOf(":hover");
+          const hovered = selector.slice(0, at).trim();
+          if (at < 0 || !/[\w\]]$/.test(hovered) || /[()]/.test(selector)) continue;
+          (/[\s>+~]/.test(selector.slice(at + 6).trim()) || /^[\s>+~]/.test(selector.slice(at + 6)) ? menus : looks).add(hovered);
+        }
+      }
+    };
+    for (const sheet of document.styleSheets) {
+      try { read(sheet.cssRules); } catch (problem) { /* of another site */ }
+    }
+    return [menus, looks].map((selectors) => [...selectors].join(","));
+  }
+
+  function hovered() {
+    const sheets = document.styleSheets;
+    let sign = sheets.length;
+    for (const sheet of sheets) {
+      try { sign += 1000 * sheet.cssRules.length; } catch (problem) { /* of another site */ }
+    }
+    if (holder.hoverSign !== sign) {
+      holder.hoverSign = sign;
+      holder.hoverRules = hoverRules();
+    }
+    return holder.hoverRules.map((selector) => {
+      try { return new Set(selector ? document.querySelectorAll(selector) : []); } catch (problem) { return new Set(); }
+    });
+  }
+
+  const [menus, looks] = walk ? hovered() : [];
+  const listens = (el) =>
+    holder.signs.heard.has(el) || !!(el.onclick || el.onmousedown || el.onmouseup || el.onmouseover || el.onmouseenter || el.ondblclick);
+  const large = (el) => {
+    const box = el.getBoundingClientRect();
+    return box.width * box.height > (innerWidth * innerHeight) / 2;
+  };
+  // Whether there is something to use in an element that is itself no more than listened to or hovered.
+  function holdsMore(el) {
+    let left = 300;
+    for (const inner of el.querySelectorAll("*")) {
+      if (--left < 0) return true;
+      if ((inner.matches(USABLE) || listens(inner) || menus.has(inner)) && inner.checkVisibility()) return true;
+    }
+    return false;
+  }
+  // Whether an element listens for its parts, such as the items of a list or the shapes of a drawing.
+  const listensForParts = (el) => el.childElementCount > 1 && listens(el) &&
+    (el instanceof SVGElement || [...el.children].every((part) => part.tagName === el.firstElementChild.tagName));
+
+  function usable(el, style, parentPointer, part) {
     if (el.matches(USABLE)) return true;
+    if (part && !SKIPPED.has(el.tagName)) return !holdsMore(el);
+    if (listens(el)) return !large(el) && !listensForParts(el) && !holdsMore(el);
+    if (menus.has(el) || looks.has(el)) return !large(el) && !holdsMore(el);
     if (el.tagName === "LABEL") return !!el.control && !shown(el.control, getComputedStyle(el.control));
     return style.cursor === "pointer" && !parentPointer;
   }
@@ -132,7 +204,7 @@
     return node.childNodes;
   }
 
-  function visit(node, pointer, within) {
+  function visit(node, pointer, within, part = false) {
     if (cut) return;
     if (++nodes > maxNodes || ((nodes & 255) === 0 && performance.now() - began > budgetMs)) {
       cut = true;
@@ -166,9 +238,10 @@
     if (!inline && !cell) flush();
     if (cell && buffer.trim()) buffer += " | ";
     const isPointer = style.cursor === "pointer";
-    if (node.tagName !== "BODY" && node.tagName !== "HTML" && usable(node, style, pointer) && shown(node, style)) {
+    if (node.tagName !== "BODY" && node.tagName !== "HTML" && usable(node, style, pointer, part) && shown(node, style)) {
       flush();
-      const nested = node.childElementCount > 0 && node.tagName !== "SELECT" && node.querySelector(USABLE) !== null;
+      const nested = node.childElementCount > 0 && node.tagName !== "SELECT" &&
+        (node.matches(USABLE) ? node.querySelector(USABLE) !== null : holdsMore(node));
       elements.push(node);
       const box = node.getBoundingClientRect();
       boxes.set(first + elements.length, [box.x, box.y, box.width, box.height].map(Math.round));
@@ -187,11 +260,15 @@
       for (const child of children(node)) visit(child, isPointer, true);
       return;
     }
-    if (node.tagName === "IFRAME" || node.tagName === "FRAME" || node.tagName === "svg") return;
+    if (node.tagName === "IFRAME" || node.tagName === "FRAME") return;
+    if (node.tagName === "svg" && !holder.signs.svg && !node.querySelector("text,foreignObject")) return; // an icon
+    const words = node.tagName === "text"; // of a drawing: each is a line of its own
+    if (words) flush();
     if (node.tagName === "BR") { flush(); return; }
     if (/^H[1-6]$/.test(node.tagName)) buffer += "#".repeat(Number(node.tagName[1])) + " ";
-    for (const child of children(node)) visit(child, isPointer, within);
-    if (!inline && !cell) flush();
+    const inParts = listensForParts(node);
+    for (const child of children(node)) visit(child, isPointer, within, inParts);
+    if ((!inline && !cell) || words) flush();
   }
 
   try {

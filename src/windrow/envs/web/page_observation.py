@@ -37,6 +37,7 @@ def observation_of(
     *,
     picture: Picture | None,
     dialogs: tuple[str, ...],
+    unopened: int,
     state: str,
     has_text: bool,
     seconds: float,
@@ -51,6 +52,8 @@ def observation_of(
             for number, tab in enumerate(pages, start=1)
         )
         lines.append(f"Tabs: {', '.join(tabs)}")
+    if unopened:
+        lines.append(f"(no room for {unopened} more tabs that the page opened: close one first)")
     lines += _dialog_lines(dialogs)
     if snapshot is None:
         lines.append(state)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from windrow.envs.web.document_script import NAME
 from windrow.envs.web.page_report import Unreadable, max_reply, pair, read
 from windrow.envs.web.waits import went_away
 from windrow.errors import ToolError
@@ -270,7 +271,12 @@ async def _unless_gone(answer: Awaitable[T]) -> T | None:
 @cache
 def _holder() -> str:
     script = files("windrow.envs.web").joinpath("page.js").read_text(encoding="utf-8")
-    return f"() => ({{ elements: [], look: {script} }})"
+    return f"""() => {{
+      const request = {{}};
+      dispatchEvent(new CustomEvent({NAME!r}, {{ detail: request }}));
+      const signs = request.signs || {{ heard: new WeakSet(), svg: true }};  // it has not run here: a page of before
+      return {{ elements: [], signs, look: {script} }};
+    }}"""
 
 
 def short(text: str, most: int) -> str:

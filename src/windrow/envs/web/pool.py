@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from windrow.envs.web.command_limits import CommandLimits
+from windrow.envs.web.document_script import Clipboard
 from windrow.envs.web.failures import AddressRefused, BrowserGone, LeaseLost
 from windrow.envs.web.fleet import Fleet
 from windrow.envs.web.launch import failures, is_here
@@ -147,6 +148,8 @@ class BrowserPool:
                 context.set_default_navigation_timeout(self.settings.navigate_timeout_s * 1000)
                 if proxy is None and not self.network_policy.open:
                     await context.route("**/*", self._judge_request)
+                clipboard = Clipboard()
+                await clipboard.install(context)
                 page = await context.new_page()
         except failures() as problem:
             if proxy is not None:
@@ -154,7 +157,7 @@ class BrowserPool:
             self._fleet.lost(member, f"gave no context: {str(problem) or 'it took too long'}")
             raise member.gone or BrowserGone(f"the browser {member.chromium.where} was closed") from None
         self._fleet.worked()
-        return PooledContext(member, context, page, proxy)
+        return PooledContext(member, context, page, proxy, clipboard)
 
     def _new_proxy(self) -> SocksProxy | None:
         """None if everything is allowed, and for browsers elsewhere, which could not reach it."""
@@ -172,6 +175,7 @@ class BrowserPool:
             await route.continue_()
 
     def _begin(self, pooled: PooledContext, seconds: float, *, queued_s: float) -> Lease:
+        pooled.clipboard.clear()
         lease = Lease(
             pooled,
             settings=self.settings,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from windrow.envs.web.document_script import Clipboard
 from windrow.envs.web.failures import BrowserGone
 from windrow.envs.web.launch import Chromium, failures
 from windrow.envs.web.screenshots import Camera
@@ -78,13 +79,19 @@ class PooledContext:
     """A context with its page and its proxy, which outlives a lease if it is kept for another."""
 
     def __init__(
-        self, member: PooledBrowser, context: BrowserContext, page: Page, proxy: SocksProxy | None
+        self,
+        member: PooledBrowser,
+        context: BrowserContext,
+        page: Page,
+        proxy: SocksProxy | None,
+        clipboard: Clipboard,
     ) -> None:
         self.member = member
         self.context = context
         self.page = page
         self.proxy = proxy
         self.camera = Camera()
+        self.clipboard = clipboard
 
     def show(self, page: Page) -> None:
         """Make `page` the one that remains for the next lease."""

@@ -29,6 +29,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     observe: Observe = "text"
     actions: Literal["text", "tools"] = "text"
     history: Count | None = 3  # pages that stay in view, the current one among them; None: all
+    dialogs: Literal["dismiss", "accept"] = "dismiss"  # how those of a page are answered
     coordinates: Literal["pixels", "thousandths"] = "pixels"
     viewport: tuple[Side, Side] = (1280, 768)
     image: Format = "png"
