@@ -97,9 +97,9 @@ def place(action: argparse.Action) -> str:
 
 
 def shown(action: argparse.Action) -> bool:
-    return (
-        not isinstance(action, argparse._HelpAction | argparse._SubParsersAction) and action.dest != "debug"
-    )
+    if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+        return False
+    return action.dest != "debug" and action.help != argparse.SUPPRESS
 
 
 def borrowed(parser: argparse.ArgumentParser) -> set[str]:

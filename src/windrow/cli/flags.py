@@ -25,8 +25,8 @@ def _add_aliases(parser: argparse.ArgumentParser) -> None:
     """Spellings that other collectors have for the same thing. They are taken and not shown."""
     for flag, field, kind in (
         ("--max-steps", "max_turns", int),
-        ("--max-concurrent", "concurrency", _number_or_auto),
-        ("--num-samples-in-parallel", "concurrency", _number_or_auto),
+        ("--max-concurrent", "concurrency", _concurrency),
+        ("--num-samples-in-parallel", "concurrency", _concurrency),
         ("--num-repeats", "samples", int),
     ):
         parser.add_argument(flag, dest=field, type=kind, default=None, help=argparse.SUPPRESS)

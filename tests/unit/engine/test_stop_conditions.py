@@ -152,7 +152,7 @@ def test_a_rate_is_judged_by_the_failures_of_this_call_alone(collect: Command, t
             ("--workers", "9", "--concurrency", "2"),
             "--workers 9: with --concurrency 2 some would have nothing to do",
         ),
-        (("--set", "concurrency=many"), "concurrency: invalid enum value 'many' (known: auto)"),
+        (("--set", "concurrency=many"), "concurrency: invalid enum value 'many' (known: auto, unlimited)"),
     ],
 )
 def test_what_makes_no_sense_is_refused(collect: Command, flags: tuple[str, ...], says: str) -> None:
