@@ -63,7 +63,7 @@ FIELDS: dict[type, tuple[str, str]] = {
     ),
     ToolCall: ("id name arguments result failed started_at seconds", "error"),
     Tokens: ("prefix prompt_new output logprobs logprob_kind", "continues top"),
-    RecordedScore: ("value weight", "evidence scorer"),
+    RecordedScore: ("value weight", "evidence scorer withholds"),
 }
 ALWAYS = {kind: always.split() for kind, (always, _) in FIELDS.items()}
 OPTIONAL = {kind: optional.split() for kind, (_, optional) in FIELDS.items()}

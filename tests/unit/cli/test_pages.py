@@ -34,17 +34,26 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 # Of every command, of pytest, of a service, of pip.
 OTHERS = {"--help", "--debug", "--version", "--randomly-seed", "--port", "--no-deps"}
-# Flags of other systems, by the page for their people.
+# Flags of other systems, by the page for their people. The command takes these as its own and shows them nowhere.
+ALIASES = {
+    "--max-steps",
+    "--max-concurrent",
+    "--allowed-tools",
+    "--disallowed-tools",
+    "--num-repeats",
+    "--num-samples-in-parallel",
+}
 THEIRS = {
+    "CHANGELOG": ALIASES,
     "browsers": {"--only-shell"},
-    "hud": {"--max-steps", "--max-concurrent", "--allowed-tools", "--disallowed-tools"},
-    "nemo-gym": {
+    "hud": ALIASES,
+    "nemo-gym": ALIASES
+    | {
         f"--{name}"
         for name in (
             "no-serve",
             "input",
             "output",
-            "num-repeats",
             "prompt-config",
             "max-output-tokens",
             "resume",

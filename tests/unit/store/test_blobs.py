@@ -14,7 +14,7 @@ from tests.support.fake_disks import FullDisk
 from tests.support.image_env import blobs_of, picture, seen
 from tests.support.run_builders import collect, contents, open_run, rows
 from windrow.collecting.running import run_collection
-from windrow.errors import PolicyError, StoreError
+from windrow.errors import StoreError
 from windrow.exports.tokens.verify import verify_run
 from windrow.policies.base import Request
 from windrow.policies.dialects import DIALECTS
@@ -162,5 +162,5 @@ async def test_an_image_reaches_each_dialect_in_its_own_form() -> None:
         {"type": "input_text", "text": "Look."},
         {"type": "input_image", "image_url": url(picture(1))},
     ]
-    with pytest.raises(PolicyError, match="use --dialect openai"):
-        body("responses", messages[1])
+    shown_to_responses = body("responses", messages[1])["input"][0]["output"]
+    assert shown_to_responses == [{"type": "input_image", "image_url": url(picture(1))}]
