@@ -20,6 +20,7 @@ from windrow.policies.toolcalls import FORMATS
 from windrow.records import Call
 from windrow.tools.functions import as_tool
 from windrow.tools.toolbox import Offer
+from windrow.util.blobs import MemoryBlobs
 
 CALLS = [
     Call(id="a", name="add", arguments='{"a": 1, "b": [2.5, null, {"c": "é😀"}]}'),
@@ -56,7 +57,7 @@ def look(count: int, word: str, share: float = 0.5, names: list[str] | None = No
 def test_arguments_of_any_json_are_answered(arguments: bytes, name: str) -> None:
     offer = Offer({"look": as_tool(look)}, frozenset({"denied"}))
     call = Call(id="c", name=name, arguments=arguments.decode(errors="surrogateescape"))
-    results, records = asyncio.run(run_calls((call,), offer, LimitsConfig(), first_result=1))
+    results, records = asyncio.run(run_calls((call,), offer, LimitsConfig(), MemoryBlobs(), first_result=1))
     assert len(results) == len(records) == 1
     assert isinstance(results[0].content, str)
     assert results[0].failed == records[0].failed

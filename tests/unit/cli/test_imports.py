@@ -41,8 +41,12 @@ def test_names_of_the_package_stay_what_they_are_whatever_is_imported() -> None:
 import json, pkgutil, importlib, windrow
 first = {name: getattr(windrow, name) for name in windrow.__all__}
 for module in pkgutil.walk_packages(windrow.__path__, "windrow."):
-    if not module.name.endswith("__main__"):
+    if module.name.endswith("__main__"):
+        continue
+    try:
         importlib.import_module(module.name)
+    except ModuleNotFoundError as missing:  # a class of another package's, which is not installed here
+        assert missing.name == "tinker", missing
 print(json.dumps([name for name in windrow.__all__ if getattr(windrow, name) is not first[name]]))
 """
     assert fresh(code) == []

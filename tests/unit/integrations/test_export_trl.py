@@ -76,7 +76,7 @@ def test_a_row_says_where_it_is_from_and_how_its_rollout_ended(tmp_path: Path) -
         "reward": 0.5,
         "rewards": {"judge": 0.5},
         "reward_weights": {"judge": 1.0},
-        "metrics": {},
+        "metrics": None,
         "model_version": None,
         "rollout_id": rollout.id,
         "segment": 0,

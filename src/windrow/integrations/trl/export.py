@@ -105,9 +105,10 @@ def _row(rollout: Rollout, sequence: TrainingSequence) -> dict[str, Json]:
         "prompt": _messages(rollout.messages[: len(rollout.messages) - len(rollout.completion)]),
         "completion": _messages(rollout.completion),
         "reward": rollout.reward,
-        "rewards": {name: score.value for name, score in rollout.scores.items()},
-        "reward_weights": {name: score.weight for name, score in rollout.scores.items()},
-        "metrics": rollout.metrics,
+        # null rather than {}: an empty object makes `datasets` read the file with ten digits a number
+        "rewards": {name: score.value for name, score in rollout.scores.items()} or None,
+        "reward_weights": {name: score.weight for name, score in rollout.scores.items()} or None,
+        "metrics": rollout.metrics or None,
         "model_version": _whole(rollout.policy.version or lowest_version(rollout.turns)),
         "rollout_id": rollout.id,
         "segment": sequence.segment,
